@@ -1,0 +1,93 @@
+"""What the exchange asks of a dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from proxy.faults import Fault
+from proxy.model.calls import JudgedCall
+from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.findings import Quirk
+from proxy.model.requests import Request
+from proxy.wire.sse import Frame
+
+
+class BadEvent(Exception):
+    """An event that is no JSON: it may have held argument text, so that nothing after it can be trusted."""
+
+
+Note = Callable[[Quirk], None]
+Envelope = tuple[str, int, str]  # the reply's id, created (unix seconds) and model
+
+
+class Decoder(Protocol):
+    """Frames of one upstream reply -> deltas. Both feeds raise BadEvent."""
+
+    envelope: Envelope | None
+
+    def feed(self, frame: Frame) -> list[Delta]: ...
+    def feed_document(self, frame: Frame) -> list[Delta]: ...
+    def close(self) -> list[Delta]: ...
+
+
+class Encoder(Protocol):
+    """Events of one reply -> the client's bytes. Each method gives what to send now ("" bytes: nothing yet).
+
+    Order: pieces; then per choice its calls and its finish; then usage, `done`. Or `error`, which ends the body.
+    """
+
+    def piece(self, piece: Piece) -> bytes: ...
+    def call(self, call: JudgedCall) -> bytes: ...
+    def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes: ...
+    def usage(self, delta: UsageDelta) -> bytes: ...
+    def done(self) -> bytes: ...
+    def error(self, fault: Fault, report: dict[str, Any] | None) -> bytes: ...
+    def can_carry(self, call: JudgedCall) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamDialect:
+    """`decoder(request, note)` reads one reply; `failure(document)` is the error that a JSON value is, or None;
+    `write(request, model)` gives the upstream's JSON body; `path(model)` follows the backend's base URL."""
+
+    name: str
+    decoder: Callable[[Request, Note], Decoder]
+    failure: Callable[[Any], Failed | None]
+    write: Callable[[Request, str], bytes]
+    path: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDialect:
+    """`encoder(request, seed, created, envelope)` writes one reply, streamed or plain as the request asks."""
+
+    name: str
+    read: Callable[[bytes], Request]
+    encoder: Callable[[Request, str, int, Callable[[], Envelope | None]], Encoder]
+    error_body: Callable[[Fault, dict[str, Any] | None], bytes]
+
+
+def error_object(fault: Fault) -> dict[str, Any]:
+    """`{"message", "type", "param", "code"}`: the form that chat and Responses share. An upstream's own object keeps
+    every field it came with; clients need a message, and a type or a code, so that what is missing is added."""
+    own = fault.error
+    if own is not None:
+        whole = dict(own)
+        if not isinstance(own.get("message"), str) or not own["message"]:
+            whole["message"] = fault.detail
+        if not own.get("type") and not own.get("code"):
+            whole |= {"type": fault.kind.value.type, "code": fault.public_code}
+        return whole
+    return {
+        "message": fault.detail,
+        "type": fault.kind.value.type,
+        "param": fault.param,
+        "code": fault.public_code,
+    }
+
+
+def sequence_of(values: object) -> Sequence[Any]:
+    """`values` if it is a list, else nothing: requests and replies put other things where lists belong."""
+    return values if isinstance(values, list) else ()

@@ -1,0 +1,1 @@
+"""OpenAI Chat Completions. Source: OpenAI API reference, chat completions, and what some 30 backends make of it."""

@@ -1,0 +1,552 @@
+"""Chat completion events and documents -> deltas.
+
+Theory of operation. Most events are one choice's next piece of text: they are parsed once and their payload goes on
+verbatim (`Piece.raw`). Every other event is taken apart: calls, finish reason and usage leave it, padding goes, and
+what is left at each level (delta, choice, top) survives in the `Piece`. A payload is passed on verbatim only where
+nothing in its bytes could be read as a call by a parser that treats doubled or escaped keys in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from proxy.dialects.base import BadEvent, Envelope
+from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.findings import Quirk
+from proxy.wire.jsondoc import NotJson, decode, documents, first_document, join_surrogates
+from proxy.wire.jsonscan import value_span
+from proxy.wire.sse import Frame, SseDecoder
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+_ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "base_resp", "wholecall"})
+_CHOICE = frozenset({"index", "delta", "message", "finish_reason", "usage"})
+_CALLS = frozenset({"tool_calls", "function_call", "role", "content"})
+_ENTRY = frozenset({"index", "id", "type", "function", "custom"})
+_PADDING = frozenset({"obfuscation", "p"})
+_MAX_CHOICES = 128
+_KEY_LEGACY = -1
+
+
+class ChatDecoder:
+    """`feed` one frame at a time. `choices` is the request's `n`; `verbatim`: payloads may be passed on as they came
+    (a client of this dialect reads a stream). Nothing comes after a `Done`."""
+
+    def __init__(self, choices: int, note: Callable[[Quirk], None], *, verbatim: bool) -> None:
+        self._choices = choices
+        self._verbatim = verbatim
+        self._note = note
+        self.envelope: Envelope | None = None  # id, created, model of the first event that has them
+        self._first_doc: dict[str, Any] = {}
+        self._last_doc: dict[str, Any] = {}
+        self._roles: set[int] = set()  # choices whose first event was seen
+        self._visible: set[int] = set()  # choices that have had text other than white space
+        self._halves: dict[tuple[int, str], str] = {}  # high surrogates that wait for their other half
+
+    # --- frames ------------------------------------------------------------------------------------------------
+
+    def feed(self, frame: Frame) -> list[Delta]:
+        """The deltas of one server-sent event. Raises BadEvent."""
+        data = frame.data
+        if data == b"[DONE]":
+            return [Done()]
+        if not frame.event:
+            try:
+                found, quirks = documents(data)
+            except NotJson as error:
+                return self._odd(data, str(error))
+            if len(found) == 1 and not quirks:
+                return self._document(found[0], data)
+            return self._several(found, quirks)
+        return self._named(frame)
+
+    def feed_document(self, frame: Frame) -> list[Delta]:
+        """The deltas of a whole JSON body, or of JSON lines, or of a document with events behind it."""
+        try:
+            found, quirks = documents(frame.data)
+        except NotJson:
+            try:
+                first, rest = first_document(frame.data)
+            except NotJson as error:
+                raise BadEvent(str(error)) from None
+            events = SseDecoder(len(rest), self._note)
+            out = self._whole(first, frame.data)
+            for event in (*events.feed(rest.lstrip()), *events.close()):
+                out += self.feed(event)
+            return out
+        if len(found) == 1 and not quirks:
+            return self._whole(found[0], frame.data)
+        return self._several(found, quirks)
+
+    def _several(self, found: list[Any], quirks: list[Quirk]) -> list[Delta]:
+        for quirk in quirks:
+            self._note(quirk)
+        out: list[Delta] = []
+        for document in found:
+            out += self._document(document, None)
+        return out
+
+    def _named(self, frame: Frame) -> list[Delta]:
+        if frame.event != b"error":
+            return self.feed(Frame(b"", frame.data))
+        text, _ = decode(frame.data)
+        try:
+            document = documents(frame.data)[0][0]
+        except NotJson:
+            return [Failed(text[:500] or "the upstream sent an error event")]
+        failure = _failure(document) if isinstance(document, dict) else None
+        return [failure or Failed(text[:500])]
+
+    def _odd(self, data: bytes, reason: str) -> list[Delta]:
+        """An event that is no JSON: nothing, [DONE] in another form, or broken."""
+        text = data.strip()
+        if not text or text.startswith(b":"):
+            self._note(Quirk.EMPTY_EVENT)
+            return []
+        before, done, after = text.partition(b"[DONE]")
+        if not done:
+            raise BadEvent(reason)
+        self._note(Quirk.EVENTS_GLUED if before or after else Quirk.DONE_PADDED)
+        return [*(self.feed(Frame(b"", before)) if before else ()), Done()]
+
+    # --- documents ---------------------------------------------------------------------------------------------
+
+    def _whole(self, document: Any, data: bytes) -> list[Delta]:
+        """A plain reply: the entries of its messages are marked calls, each one of its own."""
+        if isinstance(document, list) and document and isinstance(document[0], dict):
+            document = document[0]  # some gateways wrap their error in a list
+        if isinstance(document, dict) and isinstance(document.get("choices"), list):
+            plain = [c for c in document["choices"] if isinstance(c, dict) and isinstance(c.get("message"), dict)]
+            if plain and not any("delta" in c for c in plain):
+                failure = _failure(document)
+                if failure:
+                    return [failure]
+                return self._take_apart(document, data, plain=True)
+        return self._document(document, data)
+
+    def _document(self, document: Any, data: bytes | None) -> list[Delta]:
+        if type(document) is not dict:
+            if document is None:
+                self._note(Quirk.EMPTY_EVENT)
+                return []
+            if isinstance(document, list) and document and isinstance(document[0], dict):
+                failure = _failure(document[0])
+                if failure:
+                    return [failure]
+            raise BadEvent("a JSON value that is no object")
+        choices = document.get("choices")
+        if self._verbatim and data is not None and type(choices) is list and len(choices) == 1:
+            piece = self._fast(document, choices[0], data)
+            if piece is not None:
+                return [piece]
+        failure = _failure(document)
+        if failure:
+            return [failure]
+        return self._take_apart(document, data, plain=False)
+
+    def _fast(self, document: dict[str, Any], choice: Any, data: bytes) -> Piece | None:
+        """The piece of an event that carries nothing but text or reasoning, its payload verbatim; else None."""
+        if type(choice) is not dict:
+            return None
+        delta = choice.get("delta")
+        if type(delta) is not dict or "role" in delta or "tool_calls" in delta or "function_call" in delta:
+            return None
+        if choice.get("finish_reason", "") is not None or "message" in choice or "usage" in choice:
+            return None
+        if (
+            "error" in document
+            or "base_resp" in document
+            or "wholecall" in document
+            or document.get("usage") is not None
+            or self._halves
+        ):
+            return None
+        if b"tool_calls" in data or b"function_call" in data or b"\\u00" in data or b"\n" in data:
+            return None
+        envelope = (document.get("id"), document.get("created"), document.get("model"))
+        if envelope != self.envelope or document.get("object") != "chat.completion.chunk":
+            return None
+        return self._fast_text(document, choice.get("index"), delta, data)
+
+    def _fast_text(self, document: dict[str, Any], index: Any, delta: dict[str, Any], data: bytes) -> Piece | None:
+        if type(index) is not int or index not in self._roles:
+            return None
+        content = delta.get("content")
+        text = ""
+        if content is not None:
+            if type(content) is not str:
+                return None
+            text = content
+            if index not in self._visible and text:
+                if text.isspace():
+                    return None
+                self._visible.add(index)
+        reasoning = ""
+        for name in REASONING_FIELDS:
+            if name in delta:
+                value = delta[name]
+                if type(value) is str and value:
+                    reasoning = value
+                    break
+        if not text and not reasoning:
+            return None
+        self._last_doc = document
+        return Piece(index, text, reasoning, data)
+
+    def _take_apart(self, document: dict[str, Any], data: bytes | None, *, plain: bool) -> list[Delta]:
+        out: list[Delta] = []
+        usage = document.get("usage")
+        choices = document.get("choices")
+        if isinstance(choices, dict):
+            choices = [choices]
+        extra = {k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING}
+        news = {k: v for k, v in extra.items() if not self._known(k, v)}
+        if not isinstance(choices, list):
+            if isinstance(usage, dict):
+                out.append(UsageDelta(usage, extra))
+            else:
+                self._note(Quirk.FOREIGN_EVENT)
+            return out
+        self._see_envelope(document)
+        if not self._first_doc:
+            self._first_doc = document
+        self._last_doc = document
+        for position, choice in enumerate(choices):
+            if isinstance(choice, dict):
+                out += self._choice(choice, data, position, extra, news, plain=plain)
+                news = {}
+                if isinstance(choice.get("usage"), dict) and usage is None:
+                    usage = choice["usage"]
+                    self._note(Quirk.USAGE_MISPLACED)
+        if isinstance(usage, dict) and usage:
+            if not choices:
+                return [*out, UsageDelta(usage, extra)]
+            if not plain and not any(isinstance(d, UsageDelta) for d in out):
+                self._note(Quirk.USAGE_MISPLACED)
+            out.append(UsageDelta(usage))
+        elif not choices and news:
+            out.append(Piece(-1, top_extra=news))
+        return out
+
+    def _known(self, key: str, value: Any) -> bool:
+        """Whether a top-level field says nothing new."""
+        return value is None or self._last_doc.get(key) == value or self._first_doc.get(key) == value
+
+    def _see_envelope(self, document: dict[str, Any]) -> None:
+        reply_id, created, model = document.get("id"), document.get("created"), document.get("model")
+        if not isinstance(reply_id, str) or not reply_id or not isinstance(model, str):
+            return
+        if isinstance(created, float):
+            created = int(created)
+        if type(created) is not int:
+            created = 0
+        if self.envelope is None:
+            self.envelope = (reply_id, created, model)
+        elif self.envelope != (reply_id, created, model):
+            self._note(Quirk.ENVELOPE_CHANGED)
+
+    # --- one choice --------------------------------------------------------------------------------------------
+
+    def _choice(
+        self,
+        choice: dict[str, Any],
+        data: bytes | None,
+        position: int,
+        extra: dict[str, Any],
+        news: dict[str, Any],
+        *,
+        plain: bool,
+    ) -> list[Delta]:
+        index = self._choice_index(choice.get("index"))
+        delta, where = choice.get("delta"), "delta"
+        message = choice.get("message")
+        if isinstance(message, dict):
+            if plain or not isinstance(delta, dict):
+                delta, where = message, "message"
+                if not plain:
+                    self._note(Quirk.MESSAGE_FOR_DELTA)
+            else:
+                self._note(Quirk.MESSAGE_BESIDE_DELTA)
+        if not isinstance(delta, dict):
+            delta = {}
+        choice_extra = {
+            k: v for k, v in choice.items() if k not in _CHOICE and k not in _PADDING and (plain or v is not None)
+        }
+        reason = choice.get("finish_reason")
+        ends = isinstance(reason, str) and reason != ""
+        piece = self._piece(index, delta, plain=plain)
+        if not ends:
+            piece.choice_extra = choice_extra
+            piece.top_extra = news
+        elif piece.significant:
+            piece.top_extra = news
+        out: list[Delta] = [piece]
+        out += self._calls(index, delta, data, ("choices", position, where), plain=plain)
+        if ends:
+            assert isinstance(reason, str)
+            out.append(FinishDelta(index, finish_meaning(reason), reason, choice_extra, extra))
+        return out
+
+    def _choice_index(self, index: Any) -> int:
+        if self._choices == 1:
+            if index not in (0, None) or isinstance(index, bool):
+                self._note(Quirk.CHOICE_INDEX_IGNORED)
+            return 0
+        if type(index) is int and 0 <= index < min(self._choices, _MAX_CHOICES):
+            return index
+        self._note(Quirk.CHOICE_INDEX_IGNORED)
+        return 0
+
+    def _piece(self, index: int, delta: dict[str, Any], *, plain: bool) -> Piece:
+        """What of a delta passes on: all but calls, padding and, in a stream, fields that are null or empty."""
+        left: dict[str, Any] = {}
+        role = delta.get("role")
+        if index not in self._roles:
+            self._roles.add(index)
+            if not role and not plain:
+                self._note(Quirk.ROLE_MISSING)
+        elif role:
+            self._note(Quirk.ROLE_REPEATED)
+        if role:
+            left["role"] = "assistant"
+        content = delta.get("content")
+        thinking = ""
+        if isinstance(content, list):
+            self._note(Quirk.CONTENT_PARTS)
+            content, thinking, rest = _split_parts(content)
+            if rest:
+                left["content_parts"] = rest
+        text = self._whole_characters(index, "content", content) if isinstance(content, str) and content else ""
+        for key, value in delta.items():
+            if key in _CALLS or key in _PADDING or (not plain and value in (None, "", [])):
+                continue
+            if isinstance(value, str) and value:
+                value = self._whole_characters(index, key, value)
+                if not value:
+                    continue
+            left[key] = value
+        if thinking:
+            left.setdefault("reasoning_content", self._whole_characters(index, "reasoning_content", thinking))
+        if text:
+            left["content"] = text
+            if not text.isspace():
+                self._visible.add(index)
+        reasoning = next((left[f] for f in REASONING_FIELDS if isinstance(left.get(f), str)), "")
+        return Piece(index, text, reasoning, None, left)
+
+    def _whole_characters(self, index: int, name: str, text: str) -> str:
+        """`text` with halves of characters joined; a high half at its end waits for the next text of the field."""
+        if text.isascii() and not self._halves:
+            return text
+        waiting = self._halves.pop((index, name), "")
+        if waiting:
+            text = waiting + text
+            if "\udc00" <= text[1:2] <= "\udfff":
+                self._note(Quirk.SURROGATES_SPLIT)
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._halves[index, name] = text[-1]
+            text = text[:-1]
+        return join_surrogates(text)
+
+    # --- calls -------------------------------------------------------------------------------------------------
+
+    def _calls(
+        self, choice: int, delta: dict[str, Any], data: bytes | None, path: tuple[str | int, ...], *, plain: bool
+    ) -> list[CallDelta]:
+        entries = delta.get("tool_calls")
+        legacy = delta.get("function_call")
+        out: list[CallDelta] = []
+        at: tuple[str | int, ...] = (*path, "tool_calls")
+        if isinstance(entries, dict):
+            self._note(Quirk.TOOL_CALLS_OBJECT)
+            out.append(self._entry(choice, entries, data, at, 0, plain=plain))
+        elif isinstance(entries, list):
+            for position, entry in enumerate(entries):
+                if isinstance(entry, dict):
+                    out.append(self._entry(choice, entry, data, (*at, position), position, plain=plain))
+                else:
+                    self._note(Quirk.PHANTOM_CALL)
+        if isinstance(legacy, dict) and any(legacy.get(k) for k in ("name", "arguments")):
+            if out:
+                self._note(Quirk.FUNCTION_CALL_ECHO)
+            else:
+                self._note(Quirk.LEGACY_FUNCTION_CALL)
+                call = CallDelta(choice, key=_KEY_LEGACY, name=_text(legacy.get("name")))
+                self._arguments(call, legacy.get("arguments"), data, (*path, "function_call", "arguments"))
+                out.append(call)
+        return out
+
+    def _entry(
+        self,
+        choice: int,
+        entry: dict[str, Any],
+        data: bytes | None,
+        path: tuple[str | int, ...],
+        position: int,
+        *,
+        plain: bool,
+    ) -> CallDelta:
+        custom = entry.get("custom")
+        function = entry.get("function")
+        call = CallDelta(choice, key=position if plain else None)
+        if isinstance(custom, dict) and not isinstance(function, dict):
+            body, call.kind, field = custom, "custom", "input"
+        elif isinstance(function, dict):
+            body, field = function, "arguments"
+        else:
+            body, field = {}, "arguments"
+            if not plain:
+                self._note(Quirk.FUNCTION_MISSING)
+        if "index" in entry:
+            index = entry["index"]
+        else:
+            index = body.get("index")
+            if index is not None:
+                self._note(Quirk.FIELDS_IN_FUNCTION)
+        call.index = self._call_index(index)
+        if call.index is None and index is None and not plain:
+            self._note(Quirk.INDEX_MISSING)
+        call_id = entry.get("id")
+        if call_id in (None, "") and body.get("id") not in (None, ""):
+            call_id = body["id"]
+            self._note(Quirk.FIELDS_IN_FUNCTION)
+        if isinstance(call_id, int) and not isinstance(call_id, bool):
+            call_id = str(call_id)
+            self._note(Quirk.ID_NUMBER)
+        call.call_id = _text(call_id)
+        if call.call_id == "null":  # the word: LiteLLM-like relays print the missing id
+            call.call_id = None
+        name = body.get("name")
+        if name in (None, "") and isinstance(entry.get("name"), str):
+            name = entry["name"]
+        call.name = _text(name)
+        if _padded(entry, ("id", "type")) or _padded(body, ("name", field)) or entry.get("id") == "null":
+            self._note(Quirk.NULL_PADDING)
+        arguments = body.get(field)
+        inner: tuple[str | int, ...] = (*path, "custom" if call.kind == "custom" else "function", field)
+        if arguments is None and field == "arguments" and "arguments" in entry:
+            arguments, inner = entry["arguments"], (*path, "arguments")
+        self._arguments(call, arguments, data, inner)
+        call.extra = _rest(entry, _ENTRY | {"name", "arguments"})
+        call.function_extra = _rest(body, frozenset({"name", field, "index", "id"}))
+        return call
+
+    def _call_index(self, index: Any) -> int | None:
+        if index is None or index == "" or index == []:
+            return None
+        if type(index) is int and index >= 0:
+            return index
+        if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 10:
+            return int(index)
+        self._note(Quirk.INDEX_UNUSABLE)
+        return None
+
+    def _arguments(self, call: CallDelta, value: Any, data: bytes | None, path: tuple[str | int, ...]) -> None:
+        """A piece of text, or a value's own source characters: a dump would lose long integers and doubled keys."""
+        if value is None or value == "" or value == []:
+            return
+        if isinstance(value, str):
+            call.arguments = value
+            return
+        self._note(Quirk.ARGS_OBJECT)
+        span = value_span(decode(data)[0], path) if data is not None else None
+        if span is None:
+            raise BadEvent("arguments that are no string in an event that is not one document")
+        call.arguments, call.is_object = span, True
+
+    def close(self) -> list[Delta]:
+        """Halves of characters whose other half never came."""
+        out: list[Delta] = [
+            Piece(
+                index,
+                "\ufffd" if name == "content" else "",
+                "" if name == "content" else "\ufffd",
+                None,
+                {name: "\ufffd"},
+            )
+            for (index, name) in self._halves
+        ]
+        self._halves.clear()
+        return out
+
+
+def finish_meaning(word: str) -> str:
+    """stop, tool_calls, length, content_filter, error or unexpected_tool_call for an upstream's own word."""
+    return FINISH_WORDS.get(word.lower(), "stop")
+
+
+def _failure(document: dict[str, Any]) -> Failed | None:
+    """The error that a document is, in any of the forms that backends use; None where it is no error."""
+    error = document.get("error")
+    if error:
+        if isinstance(error, dict):
+            return Failed(_message(error) or "the upstream reported an error", _code(error), error)
+        text = error if isinstance(error, str) else ""
+        return Failed(text or _message(document) or "the upstream reported an error", _code(document))
+    base = document.get("base_resp")  # MiniMax
+    if isinstance(base, dict) and base.get("status_code") not in (None, 0, "0", "", 1000):
+        return Failed(str(base.get("status_msg") or "the upstream reported an error"), str(base["status_code"]))
+    if isinstance(document.get("choices"), list):
+        return None
+    if document.get("object") == "error" or document.get("type") == "error" or "detail" in document:
+        return Failed(_message(document) or "the upstream reported an error", _code(document))
+    if isinstance(document.get("message"), str) and document.get("code") not in (None, 0, "0", "", 200):
+        return Failed(document["message"] or "the upstream reported an error", _code(document))
+    return None
+
+
+def failure_of(document: Any) -> Failed | None:
+    """The same for any JSON value: the body of an error status, or bytes left over behind the events."""
+    if isinstance(document, list) and document:
+        document = document[0]
+    return _failure(document) if isinstance(document, dict) else None
+
+
+def _message(document: dict[str, Any]) -> str:
+    for key in ("message", "msg", "detail", "error_description"):
+        value = document.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def _code(document: dict[str, Any]) -> str | None:
+    for key in ("code", "status", "type"):
+        value = document.get(key)
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def _split_parts(parts: list[Any]) -> tuple[str, str, list[Any]]:
+    """Content given as typed parts (Mistral): text, thinking, and parts of any other type."""
+    text: list[str] = []
+    thinking: list[str] = []
+    rest: list[Any] = []
+    for part in parts:
+        if isinstance(part, str):
+            text.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            text.append(part["text"])
+        elif isinstance(part, dict) and "thinking" in part:
+            inner = part["thinking"]
+            thinking.append(
+                inner if isinstance(inner, str) else _split_parts(inner)[0] if isinstance(inner, list) else ""
+            )
+        else:
+            rest.append(part)
+    return "".join(text), "".join(thinking), rest
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _padded(fields: dict[str, Any], names: tuple[str, ...]) -> bool:
+    return any(n in fields and fields[n] in (None, "") for n in names)
+
+
+def _rest(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any] | None:
+    """Fields of an entry that are not ours and say something; padding goes."""
+    left = {k: v for k, v in fields.items() if k not in known and k not in _PADDING and v not in (None, "", [])}
+    return left or None

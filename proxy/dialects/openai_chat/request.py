@@ -1,0 +1,145 @@
+"""Chat completion requests: what the core needs of one, and what goes upstream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.dialects.base import sequence_of
+from proxy.faults import Fault, FaultKind
+from proxy.model.requests import ChoiceMode, Request, Tool, ToolChoice
+from proxy.wire.jsondoc import NotJson, dump, load
+
+_MAX_CHOICES = 128
+
+
+def read(body: bytes) -> Request:
+    """The request in `body`. Raises Fault (INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_FIELD, INVALID_TOOL_SCHEMA)."""
+    try:
+        document = load(body)
+    except NotJson as error:
+        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise _invalid("the request body is no JSON object", None)
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise _invalid("model is missing: name the model as a string", "model")
+    for key in ("functions", "function_call"):
+        if document.get(key) not in (None, [], ""):
+            raise Fault(
+                FaultKind.UNSUPPORTED_FIELD, f"{key} is the old form: declare the functions as tools", param=key
+            )
+    stream = document.get("stream")
+    if stream not in (None, True, False):
+        raise _invalid("stream is neither true nor false", "stream")
+    options = document.get("stream_options")
+    choices = document.get("n")
+    if choices is None:
+        choices = 1
+    if type(choices) is not int or not 1 <= choices <= _MAX_CHOICES:
+        raise _invalid(f"n is no integer from 1 to {_MAX_CHOICES}", "n")
+    tools = _tools(document.get("tools"))
+    return Request(
+        dialect="openai-chat",
+        model=model,
+        stream=bool(stream),
+        body=document,
+        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        choices=choices,
+        tools=tools,
+        tool_choice=_tool_choice(document.get("tool_choice")),
+        parallel=document.get("parallel_tool_calls") is not False,
+        used_ids=_used_ids(document.get("messages")),
+    )
+
+
+def write(request: Request, model: str) -> bytes:
+    """The upstream's body: the client's own, with the model's name there."""
+    return dump({**request.body, "model": model})
+
+
+def _tools(value: Any) -> dict[str, Tool]:
+    if value is None:
+        return {}
+    if not isinstance(value, list):
+        raise _invalid("tools is no list", "tools")
+    tools: dict[str, Tool] = {}
+    for position, entry in enumerate(value):
+        where = f"tools[{position}]"
+        if not isinstance(entry, dict):
+            raise _invalid(f"{where} is no object", where)
+        kind = entry.get("type")
+        if kind not in ("function", "custom"):
+            continue  # a tool that the backend runs itself: no call of it reaches the client
+        body = entry.get(kind)
+        if not isinstance(body, dict) or not isinstance(body.get("name"), str) or not body["name"]:
+            raise _invalid(f"{where}.{kind}.name is missing", f"{where}.{kind}")
+        name = body["name"]
+        if name in tools:
+            raise _invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
+        if kind == "custom":
+            tools[name] = Tool(name, None, "custom")
+        else:
+            tools[name] = Tool(name, _schema(name, body.get("parameters"), f"{where}.function.parameters"))
+    return tools
+
+
+def _schema(name: str, parameters: Any, where: str) -> bytes | None:
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise Fault(
+            FaultKind.INVALID_TOOL_SCHEMA,
+            f"tool {name[:80]!r}: parameters is no object but a JSON {_json_type(parameters)}",
+            param=where,
+        )
+    return dump(parameters) if parameters else None
+
+
+def _tool_choice(value: Any) -> ToolChoice:
+    if value is None or value == "auto":
+        return ToolChoice()
+    if value in ("none", "required"):
+        return ToolChoice(mode=value)
+    if isinstance(value, dict):
+        kind = value.get("type")
+        body = value.get(kind) if isinstance(kind, str) else None
+        if kind in ("function", "custom") and isinstance(body, dict) and isinstance(body.get("name"), str):
+            return ToolChoice("forced", frozenset({body["name"]}))
+        if kind == "allowed_tools" and isinstance(body, dict):
+            mode: ChoiceMode = "required" if body.get("mode") == "required" else "auto"
+            return ToolChoice(mode, frozenset(_allowed_names(body.get("tools"))))
+    raise _invalid('tool_choice is none of "none", "auto", "required", a named tool or allowed_tools', "tool_choice")
+
+
+def _allowed_names(tools: Any) -> list[str]:
+    names = []
+    for entry in sequence_of(tools):
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        body = entry.get(kind) if isinstance(kind, str) else None
+        if isinstance(body, dict) and isinstance(body.get("name"), str):
+            names.append(body["name"])
+    return names
+
+
+def _used_ids(messages: Any) -> frozenset[str]:
+    """Every call id in the request's history: a new call must not take one of them again."""
+    ids: set[str] = set()
+    for message in sequence_of(messages):
+        if not isinstance(message, dict):
+            continue
+        if isinstance(message.get("tool_call_id"), str):
+            ids.add(message["tool_call_id"])
+        for call in sequence_of(message.get("tool_calls")):
+            if isinstance(call, dict) and isinstance(call.get("id"), str):
+                ids.add(call["id"])
+    return frozenset(ids)
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return {str: "string", list: "array", int: "number", float: "number"}.get(type(value), "value")
+
+
+def _invalid(detail: str, param: str | None) -> Fault:
+    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)

@@ -1,0 +1,809 @@
+"""The whole machine of one request: bytes of an upstream's reply in, commands out. Sans-I/O (floor 5).
+
+Theory of operation. An exchange is in one of five states:
+
+    waiting    no answer of an upstream is open (at the start, and after an attempt of which nothing was used failed)
+    reading    an answer is coming in. Text and reasoning are sent at once; calls, blank text before them, finish
+               reasons and usage are held. Proof of the end (a finish reason, a final event, a whole document) is
+               noted; a final event concludes at once, a mere finish reason once `settle_s` brought nothing more
+    refused    an error status is coming in: its body is collected (bounded)
+    checking   the reply has ended and the checks of its calls are out; nothing is released before they are back
+    over       `Finish` was given
+
+Without proof of the end a reply is cut: every call is `incomplete`, however whole it looks, and the reply fails.
+A failure of which nothing was used gives `Retry`; the shell then opens another attempt or abandons the exchange.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from proxy.assembly.identity import give_id
+from proxy.assembly.names import declared_name
+from proxy.assembly.slots import HeldCall, Slots
+from proxy.checks.screen import screen
+from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS
+from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope
+from proxy.faults import Fault, FaultKind, limit_fault
+from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
+from proxy.model.commands import Check, Command, Finish, Record, Retry, Send, Start, Stop
+from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.findings import Quirk
+from proxy.model.requests import Request
+from proxy.policy.report import Annotations, report
+from proxy.policy.rules import BlockAs, Mode, decide
+from proxy.wire.body import BodyReader
+from proxy.wire.encoding import Inflater, inflater
+from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
+from proxy.wire.sse import Frame
+
+_ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
+_MESSAGE_LIMIT = 500  # characters of an upstream's own error message towards the client
+_KEEPALIVE = b": wholecall\n\n"
+_STREAM_HEADERS = (
+    ("content-type", "text/event-stream"),
+    ("cache-control", "no-cache"),
+    ("x-accel-buffering", "no"),  # nginx would buffer the stream
+)
+_JSON_HEADERS = (("content-type", "application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """What configuration decides about an exchange. Bytes and seconds; `config/wholecall.toml` explains each key."""
+
+    mode: Mode = "block"
+    block_as: BlockAs = "error"
+    annotations: Annotations = "problems"
+    report_bytes: int = 4096
+    repair: bool = True
+    formats: bool = False
+    skip_uncompilable: bool = False
+    max_event_bytes: int = 4_194_304
+    max_arguments_bytes: int = 4_194_304
+    max_held_bytes: int = 8_388_608
+    max_calls: int = 128
+    max_events: int = 1_000_000
+    max_reply_bytes: int = 134_217_728
+    settle_s: float = 0.3
+    keepalive_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice of the reply so far."""
+
+    slots: Slots
+    blank: list[Piece] = field(default_factory=list)  # white space before any visible text
+    visible: bool = False
+    finish: FinishDelta | None = None
+    text: _TextMemory = field(default_factory=lambda: _TextMemory())
+
+
+class _TextMemory:
+    """Tells whether a text is the whole of what was sent before, in constant memory."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._recent: list[str] = []
+        self._empty = True
+
+    def add(self, text: str) -> None:
+        self._recent.append(text)
+        self._empty = False
+        if len(self._recent) >= 1024:
+            self._digest()
+
+    def is_all(self, text: str) -> bool:
+        if self._empty:
+            return False
+        self._digest()
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() == self._hash.digest()
+
+    def _digest(self) -> None:
+        self._hash.update("".join(self._recent).encode("utf-8", "surrogatepass"))
+        self._recent.clear()
+
+
+_State = Literal["waiting", "reading", "refused", "checking", "over"]
+
+
+class Exchange:
+    """One request. `seed` is a text unique to it (made ids derive from it), `created` the unix time in seconds.
+
+    Every input takes `now`, the shell's clock in seconds, and gives the commands to carry out, in order.
+    """
+
+    def __init__(self, request: Request, settings: ExchangeSettings, *, seed: str, created: int) -> None:
+        self.started = False
+        self.used = False
+        self.record = Record()
+        self._request = request
+        self._settings = settings
+        self._seed = seed
+        self._client = CLIENT_DIALECTS[request.dialect]
+        self._encoder: Encoder = self._client.encoder(request, seed, created, self._upstream_envelope)
+        self._state: _State = "waiting"
+        self._out: list[bytes] = []
+        self._sent_at = 0.0
+        self._reset_reply()
+
+    def _reset_reply(self) -> None:
+        self._decoder: Decoder | None = None
+        self._dialect = ""
+        self._own_key = True
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._inflater: Inflater | None = None
+        self._choices: dict[int, _Choice] = {}
+        self._quirks: list[Quirk] = []
+        self._pending: list[Piece] = []  # pieces without model output, before the first that has some
+        self._usage: UsageDelta | None = None
+        self._proof = False
+        self._done_seen = False
+        self._data_at = 0.0
+        self._flowing = False  # model output was given to the encoder
+        self._holding = False
+        self._held_bytes = 0
+        self._events = 0
+        self._bytes = 0
+        self._error_body = bytearray()
+        self._document: bytes | None = None
+        self._judged: list[JudgedCall] = []
+        self._comments_sent = 0
+
+    # --- inputs ------------------------------------------------------------------------------------------------
+
+    def opened(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        now: float,
+        *,
+        dialect: str = "openai-chat",
+        own_key: bool = True,
+        settings: ExchangeSettings | None = None,
+    ) -> list[Command]:
+        """An upstream answered with this head (lower-case header names). `own_key`: it was asked with a configured
+        credential, so that its 401 or 403 is not the client's fault. `settings`: those of this backend."""
+        assert self._state == "waiting"
+        self._reset_reply()
+        if settings is not None:
+            self._settings = settings
+        self._dialect = dialect
+        self._own_key = own_key
+        self._status = status
+        self._headers = headers
+        self._sent_at = self._data_at = now
+        limits = self._settings
+        self._body = BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note)
+        self._decoder = UPSTREAM_DIALECTS[dialect].decoder(self._request, self._note)
+        self._state = "reading" if 200 <= status < 300 else "refused"
+        try:
+            self._inflater = inflater(headers.get("content-encoding", ""), limits.max_reply_bytes)
+        except Fault as fault:
+            return self._fail(fault, now)
+        return []
+
+    def receive(self, data: bytes, now: float) -> list[Command]:
+        """Body bytes as they came (content-encoding is undone here, bounded)."""
+        if self._state == "refused":
+            self._collect(data)
+            return []
+        if self._state != "reading":
+            return []
+        try:
+            if self._inflater is None:
+                ended = self._read(data, now)
+            else:
+                ended = False
+                for piece in self._inflater.feed(data):
+                    ended = ended or self._read(piece, now)
+        except Fault as fault:
+            return self._fail(fault, now)
+        if ended:
+            return [*self._conclude(now)]
+        return self._flush(now)
+
+    def ended(self, now: float) -> list[Command]:
+        """The upstream's body ended cleanly."""
+        if self._state == "refused":
+            return self._fail(self._refusal(), now)
+        if self._state != "reading":
+            return []
+        try:
+            if self._inflater is not None and not self._inflater.complete and not self._proof and self._bytes:
+                raise Fault(FaultKind.STREAM_CUT, "the upstream's compressed body ended too early")
+            ended = self._close(now)
+        except Fault as fault:
+            return self._fail(fault, now)
+        if ended or self._proof:
+            if not self._done_seen and self._body.kind == "events":
+                self._note(Quirk.DONE_MISSING)
+            return self._conclude(now)
+        return self._fail(self._cut(), now)
+
+    def broken(self, fault: Fault, now: float) -> list[Command]:
+        """The attempt ended without a proper end: no connection, a reset, a deadline. After proof it does no harm."""
+        if self._state == "reading" and self._proof and self._body.kind == "events":
+            self._note(Quirk.RESET_AFTER_END)
+            return self._conclude(now)
+        if self._state == "refused" and fault.kind is FaultKind.STREAM_CUT:
+            return self._fail(self._refusal(), now)
+        if self._state in ("waiting", "reading", "refused"):
+            return self._fail(fault, now)
+        return []
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is wanted next; None: not at all."""
+        if self._state == "reading":
+            keepalive = self._sent_at + self._settings.keepalive_s if self._keeps_alive() else None
+            if self._proof:
+                settle = self._data_at + self._settings.settle_s
+                return settle if keepalive is None else min(settle, keepalive)
+            return keepalive
+        return None
+
+    def tick(self, now: float) -> list[Command]:
+        """Time has passed: conclude a reply that has settled, or send a comment while something is held."""
+        if self._state != "reading":
+            return []
+        if self._proof and now >= self._data_at + self._settings.settle_s:
+            self._note(Quirk.DONE_MISSING)
+            return [Stop(), *self._conclude(now, stop=False)]
+        if self._keeps_alive() and now >= self._sent_at + self._settings.keepalive_s:
+            self._comments_sent = self._body.comments
+            self._release_pending()
+            self._out.append(_KEEPALIVE)
+            return self._flush(now)
+        return []
+
+    def checked(self, results: Sequence[CheckResult], now: float) -> list[Command]:
+        """The answers to a `Check`, in any order."""
+        assert self._state == "checking"
+        for result in results:
+            call = self._judged[result.key]
+            call.verdict = result.verdict
+            call.text = result.text
+            call.quirks += [quirk for quirk in result.quirks if quirk not in call.quirks]
+            call.repairs = list(result.repairs)
+            call.error = result.error
+        return self._release(now)
+
+    def abandon(self, fault: Fault, now: float) -> list[Command]:
+        """End with this error: before the first byte as an HTTP status, after it in-band."""
+        if self._state == "over":
+            return []
+        if not self._judged:
+            self._judge_unfinished()
+        return self._error(fault, now)
+
+    def gone(self, now: float) -> list[Command]:
+        """The client left."""
+        if self._state == "over":
+            return []
+        self._state = "over"
+        self.record.outcome = "gone"
+        return self._finished(now)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes, now: float) -> bool:
+        """Take in decoded body bytes; True where the reply ended in them. Raises Fault."""
+        self._bytes += len(data)
+        if self._bytes > self._settings.max_reply_bytes:
+            raise limit_fault("max_reply_bytes", self._settings.max_reply_bytes, "the upstream's reply")
+        return self._frames(self._body.feed(data), now)
+
+    def _frames(self, frames: list[Frame], now: float) -> bool:
+        decoder = self._decoder
+        assert decoder is not None
+        for frame in frames:
+            self._events += 1
+            if self._events > self._settings.max_events:
+                raise limit_fault("max_events", self._settings.max_events, "the number of events in the reply")
+            try:
+                deltas = decoder.feed(frame)
+            except BadEvent as error:
+                raise Fault(FaultKind.BAD_EVENT, f"event {self._events} of the reply is broken: {error}") from None
+            if deltas:
+                self._data_at = now
+                if self._deltas(deltas, now):
+                    return True
+        return False
+
+    def _close(self, now: float) -> bool:
+        """The body has ended: what was pending counts if it parses. True where the reply ended in it."""
+        decoder = self._decoder
+        assert decoder is not None
+        frames = self._body.close()
+        if self._body.kind == "page":
+            page = frames[0].data if frames else b""
+            raise Fault(FaultKind.BAD_BODY, f"the upstream answered with an HTML page: {_plain(decode(page)[0])}")
+        if self._body.kind == "document":
+            self._document_body(frames[0], now)
+            return self._done_seen
+        for frame in frames:
+            try:
+                deltas = decoder.feed(frame)
+            except BadEvent:
+                raise self._leftover(frame.data) from None
+            self._note(Quirk.EVENT_UNTERMINATED)
+            if self._deltas(deltas, now):
+                return True
+        return self._deltas(decoder.close(), now)
+
+    def _document_body(self, frame: Frame, now: float) -> None:
+        decoder = self._decoder
+        assert decoder is not None
+        if self._request.stream:
+            self._note(Quirk.JSON_FOR_STREAM)
+        try:
+            deltas = decoder.feed_document(frame)
+        except BadEvent as error:
+            raise Fault(FaultKind.STREAM_CUT, f"the upstream's JSON document is broken or cut: {error}") from None
+        self._document = frame.data
+        self._events += 1
+        self._deltas(deltas, now)
+        self._deltas(decoder.close(), now)
+        if any(isinstance(d, FinishDelta) for d in deltas) or self._choices:
+            self._proof = True  # a plain reply: the whole document, with at least one choice
+
+    def _deltas(self, deltas: list[Delta], now: float) -> bool:
+        """Take in the deltas of one event; True where the reply ended. Raises Fault."""
+        carries_call = len(deltas) > 1 and any(isinstance(d, CallDelta) for d in deltas)
+        for delta in deltas:
+            if isinstance(delta, Piece):
+                if carries_call and delta.text:
+                    self._drop_repeat(delta)
+                self._piece(delta, now)
+            elif isinstance(delta, CallDelta):
+                self._call(delta, now)
+            elif isinstance(delta, FinishDelta):
+                self._finish(delta)
+            elif isinstance(delta, UsageDelta):
+                if self._usage is not None:
+                    self._note(Quirk.USAGE_REPEATED)
+                self._usage = delta
+            elif isinstance(delta, Failed):
+                raise self._in_band(delta)
+            elif isinstance(delta, Done):
+                self._done_seen = self._proof = True
+                return True
+        return False
+
+    def _choice(self, index: int) -> _Choice:
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _Choice(Slots(index, self._request.tools, self._note))
+        return choice
+
+    def _piece(self, piece: Piece, now: float) -> None:
+        if piece.choice < 0:
+            if self._flowing:
+                self._out.append(self._encoder.piece(piece))
+            elif piece.top_extra:
+                self._pending.append(piece)
+            return
+        choice = self._choice(piece.choice)
+        text = piece.text
+        if text:
+            if self._request.tools:
+                choice.text.add(text)
+            if not choice.visible:
+                if text.isspace():
+                    piece = self._hold_blank(choice, piece)
+                else:
+                    choice.visible = True
+                    if choice.blank:
+                        self._flowing = self.used = True
+                        self._release_pending()
+                        self._out += [self._encoder.piece(blank) for blank in choice.blank]
+                        choice.blank = []
+        if self._flowing or piece.raw is not None or _is_output(piece):
+            if not self._flowing:
+                self._flowing = self.used = True
+                self._release_pending()
+            self._out.append(self._encoder.piece(piece))
+        elif piece.delta or piece.choice_extra or piece.top_extra:
+            self._pending.append(piece)
+
+    def _hold_blank(self, choice: _Choice, piece: Piece) -> Piece:
+        """White space goes out once visible text follows it; before a call alone it is dropped."""
+        choice.blank.append(Piece(piece.choice, piece.text, "", None, {"content": piece.text}))
+        self._hold(len(piece.text))
+        rest = {key: value for key, value in piece.delta.items() if key != "content"}
+        return Piece(piece.choice, "", piece.reasoning, None, rest, piece.choice_extra, piece.top_extra)
+
+    def _drop_repeat(self, piece: Piece) -> None:
+        """Content that comes again as a whole, in the delta that carries the call, is a repeat."""
+        if self._choice(piece.choice).text.is_all(piece.text):
+            self._note(Quirk.CONTENT_REPEATED)
+            piece.text = ""
+            piece.delta.pop("content", None)
+
+    def _call(self, delta: CallDelta, now: float) -> None:
+        choice = self._choice(delta.choice)
+        if self.record.hold_began_at is None:
+            self.record.hold_began_at = now
+        before = len(choice.slots.calls)
+        call = choice.slots.feed(delta)
+        if call is None:
+            return
+        self.used = self._holding = True
+        limits = self._settings
+        if delta.arguments:
+            self._hold(len(delta.arguments))
+            if call.size > limits.max_arguments_bytes:
+                raise limit_fault("max_arguments_bytes", limits.max_arguments_bytes, "the arguments of one call")
+            if choice.finish is not None:
+                self._note(Quirk.FRAGMENT_AFTER_FINISH)
+        if len(choice.slots.calls) > before:
+            count = sum(len(c.slots.calls) for c in self._choices.values())
+            if count > limits.max_calls:
+                raise limit_fault("max_calls", limits.max_calls, "the number of calls in the reply")
+
+    def _hold(self, size: int) -> None:
+        self._holding = True
+        self._held_bytes += size
+        if self._held_bytes > self.record.peak_held_bytes:
+            self.record.peak_held_bytes = self._held_bytes
+        if self._held_bytes > self._settings.max_held_bytes:
+            raise limit_fault("max_held_bytes", self._settings.max_held_bytes, "what is held of the reply")
+
+    def _finish(self, delta: FinishDelta) -> None:
+        if delta.reason == "error":
+            raise Fault(
+                FaultKind.UPSTREAM_ERROR,
+                f"the upstream ended the reply with finish_reason {delta.raw[:80]!r}",
+                code=delta.raw[:80],
+                transient=True,
+            )
+        choice = self._choice(delta.choice)
+        self._proof = True
+        if delta.raw not in ("stop", "tool_calls", "length", "content_filter", "function_call"):
+            self._note(Quirk.FINISH_WORD)
+        if choice.finish is None:
+            choice.finish = delta
+            return
+        self._note(Quirk.FINISH_REPEATED)
+        delta.choice_extra = {**choice.finish.choice_extra, **delta.choice_extra}
+        delta.top_extra = {**choice.finish.top_extra, **delta.top_extra}
+        if choice.finish.reason in ("length", "content_filter"):
+            delta.reason, delta.raw = choice.finish.reason, choice.finish.raw
+        choice.finish = delta
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _conclude(self, now: float, *, stop: bool = True) -> list[Command]:
+        """The reply has ended, proven: judge its calls. Nothing is released before every check has come back."""
+        commands: list[Command] = [Stop()] if stop else []
+        if not self._choices:
+            return [*commands, *self._fail(self._cut(), now)]
+        commands += self._flush(now)
+        jobs: list[CallCheck] = []
+        for judged, held in self._identify():
+            reason = self._reason(judged.choice)
+            unfinished = reason in ("length", "content_filter") and held is self._choices[judged.choice].slots.current
+            fault = screen(self._request, judged.name, judged.index, unfinished=unfinished)
+            if fault is not None:
+                judged.verdict, judged.error = fault
+            elif self._request.tools[judged.name].kind == "function":
+                jobs.append(self._job(len(self._judged), held, judged.name))
+            self._judged.append(judged)
+        if not self._judged and any(self._reason(index) == "unexpected_tool_call" for index in self._choices):
+            missing = "the upstream reports a tool call that it did not send"
+            unsent = Fault(FaultKind.UPSTREAM_ERROR, missing, code="UNEXPECTED_TOOL_CALL")
+            return [*commands, *self._fail(unsent, now)]
+        if jobs:
+            self._state = "checking"
+            return [*commands, Check(tuple(jobs))]
+        return [*commands, *self._release(now)]
+
+    def _identify(self) -> list[tuple[JudgedCall, HeldCall]]:
+        """The reply's calls with name and id towards the client; valid until something speaks against it."""
+        taken = set(self._request.used_ids)
+        out = []
+        for index in sorted(self._choices):
+            for held in self._choices[index].slots.finish():
+                name = self._name(held)
+                tool = self._request.tools.get(name)
+                call = JudgedCall(
+                    index,
+                    held.ordinal,
+                    give_id(held, self._seed, taken),
+                    name,
+                    tool.kind if tool else held.kind,
+                    Verdict.VALID,
+                    join_surrogates(held.text),
+                    held.quirks,
+                    extra=held.extra,
+                    function_extra=held.function_extra,
+                )
+                out.append((call, held))
+        return out
+
+    def _name(self, held: HeldCall) -> str:
+        name, quirks = declared_name(held.name, self._request.tools)
+        choice = self._request.tool_choice
+        if not name.strip():
+            quirks = [Quirk.NAME_MISSING]
+            forced = choice.names if choice.mode == "forced" else None
+            name = next(iter(forced)) if forced else ""
+        for quirk in quirks:
+            held.note(quirk)
+        return name
+
+    def _job(self, key: int, held: HeldCall, name: str) -> CallCheck:
+        settings = self._settings
+        return CallCheck(
+            key,
+            tuple(held.fragments),
+            tuple(held.objects),
+            self._request.tools[name].schema,
+            repair=settings.repair,
+            formats=settings.formats,
+            skip_uncompilable=settings.skip_uncompilable,
+        )
+
+    def _reason(self, choice: int) -> str:
+        finish = self._choices[choice].finish
+        return finish.reason if finish else "stop"
+
+    def _release(self, now: float) -> list[Command]:
+        """Every verdict is in: deliver what the policy delivers, then the finish of each choice, usage, the end."""
+        self.record.hold_ended_at = now
+        fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry)
+        if fault is not None:
+            return self._error(fault, now)
+        self._note_end()
+        if self._document is not None and self._unchanged():
+            return self._whole_document(now)
+        self._release_pending()
+        for number, index in enumerate(sorted(self._choices)):
+            choice = self._choices[index]
+            calls = [call for call in self._judged if call.choice == index]
+            if choice.blank:
+                if calls:
+                    self._note(Quirk.BLANK_TEXT_DROPPED)
+                else:
+                    self._out += [self._encoder.piece(blank) for blank in choice.blank]
+            delivered = [call for call in calls if call.sent_index is not None]
+            self._out += [self._encoder.call(call) for call in delivered]
+            reason = self._reason(index)
+            if reason not in ("length", "content_filter"):
+                reason = "tool_calls" if delivered else "stop"
+            quirks = self._quirks if number == 0 else []
+            self._out.append(self._encoder.finish(index, reason, choice.finish, self._report(calls, quirks)))
+        if self._usage is not None and (self._request.include_usage or not self._request.stream):
+            self._out.append(self._encoder.usage(self._usage))
+        self._out.append(self._encoder.done())
+        self._state = "over"
+        return [*self._flush(now), *self._finished(now)]
+
+    def _note_end(self) -> None:
+        """What was odd about the end as a whole."""
+        if self._body.kind == "events" and not self._request.stream:
+            self._note(Quirk.STREAM_FOR_JSON)
+        for index, choice in self._choices.items():
+            called = any(call.choice == index for call in self._judged)
+            if choice.finish is None:
+                self._note(Quirk.FINISH_MISSING)
+            elif choice.finish.reason in ("stop", "tool_calls") and (choice.finish.reason == "tool_calls") != called:
+                self._note(Quirk.FINISH_WRONG)
+        if self._request.tool_choice.mode in ("required", "forced") and not self._judged:
+            self._note(Quirk.REQUIRED_CALL_MISSING)
+
+    def _unchanged(self) -> bool:
+        """Whether a whole document may go out as it came: same dialect, no call, nothing mended or reported."""
+        if self._request.stream or self._dialect != self._request.dialect or self._judged or self._quirks:
+            return False
+        if any(c.blank or c.finish is None or c.finish.raw != self._reason(i) for i, c in self._choices.items()):
+            return False
+        return self._settings.annotations != "always"
+
+    def _whole_document(self, now: float) -> list[Command]:
+        assert self._document is not None
+        self._out.append(self._document)
+        self._state = "over"
+        return [*self._flush(now), *self._finished(now)]
+
+    def _report(self, calls: Sequence[JudgedCall], quirks: Sequence[Quirk]) -> dict[str, Any] | None:
+        return report(calls, quirks, self._settings.annotations, self._settings.report_bytes)
+
+    # --- failure -----------------------------------------------------------------------------------------------
+
+    def _fail(self, fault: Fault, now: float) -> list[Command]:
+        """This attempt's answer is no answer."""
+        self._judge_unfinished()
+        if not self.used and not self.started:
+            self._state = "waiting"
+            return [Retry(fault, fault.is_transient)]
+        return self._error(fault, now)
+
+    def _judge_unfinished(self) -> None:
+        """Without proof of the end every call is incomplete, however whole it looks."""
+        if self._judged or not self._choices:
+            return
+        for call, _ in self._identify():
+            call.verdict = Verdict.INCOMPLETE
+            call.error = CallError("", "incomplete", "the reply ended before this call was finished")
+            self._judged.append(call)
+
+    def _error(self, fault: Fault, now: float) -> list[Command]:
+        for call in self._judged:
+            call.sent_index = None
+        self.record.outcome = "blocked" if fault.kind is FaultKind.BLOCKED else "error"
+        self.record.code = fault.public_code
+        found = self._report(self._judged, self._quirks) if self._judged or self._quirks else None
+        started = self.started or (self._request.stream and bool(self._out))
+        self._state = "over"
+        if started:
+            self._out.append(self._encoder.error(fault, found))
+            return [*self._flush(now), *self._finished(now)]
+        self.started = True
+        self._out.clear()
+        self.record.status = fault.public_status
+        body = self._client.error_body(fault, found)
+        return [Start(fault.public_status, (*_JSON_HEADERS, *fault.headers)), Send(body), *self._finished(now)]
+
+    def _in_band(self, failed: Failed) -> Fault:
+        """The upstream's own error inside a reply that began well. Its code is an HTTP status where it is one."""
+        status = None
+        code = failed.code
+        if code is not None and code.isdigit() and 400 <= int(code) < 600 and code not in ("401", "403"):
+            status = int(code)
+        same = self._dialect == self._request.dialect and failed.error is not None
+        return Fault(
+            FaultKind.UPSTREAM_ERROR,
+            _plain(failed.message),
+            code=code[:80] if code else None,
+            status=status,
+            error=failed.error if same else None,
+            transient=True,
+        )
+
+    def _cut(self) -> Fault:
+        """The body ended without proof of the end: what was left over may say why."""
+        leftover = self._body.leftover.strip()
+        if leftover:
+            return self._leftover(leftover)
+        if not self._choices:
+            what = "events but no output" if self._events else "comments only" if self._body.comments else "nothing"
+            return Fault(FaultKind.EMPTY_REPLY, f"the upstream answered with status {self._status} and {what}")
+        return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended without a finish_reason or a final event")
+
+    def _leftover(self, data: bytes) -> Fault:
+        """Bytes that are no event: one JSON error object is that error, anything else a cut."""
+        try:
+            found, _ = documents(data)
+        except NotJson:
+            found = []
+        if len(found) == 1:
+            failed = UPSTREAM_DIALECTS[self._dialect].failure(found[0])
+            if failed is not None:
+                return self._in_band(failed)
+        return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended inside an event")
+
+    def _collect(self, data: bytes) -> None:
+        if self._inflater is not None:
+            try:
+                data = b"".join(self._inflater.feed(data))
+            except Fault:
+                return  # the status alone will be told
+        room = _ERROR_BODY_LIMIT - len(self._error_body)
+        self._error_body += data[:room]
+
+    def _refusal(self) -> Fault:
+        """An error status. Of the same dialect and a JSON object with `error`: as it came; else mapped."""
+        status = self._status
+        headers = tuple((k, v) for k, v in self._headers.items() if k == "retry-after" and len(v) <= 64 and v.isascii())
+        transient = status in (408, 429) or 500 <= status < 600
+        if status in (401, 403) and self._own_key:
+            return Fault(
+                FaultKind.UPSTREAM_ERROR,
+                f"the backend refused the credential that this proxy is configured with (status {status})",
+                code=str(status),
+                transient=False,
+            )
+        if not 400 <= status < 600:
+            return Fault(
+                FaultKind.UPSTREAM_ERROR,
+                f"the upstream answered with status {status}",
+                code=str(status),
+                transient=False,
+            )
+        text = decode(bytes(self._error_body))[0]
+        document: Any = None
+        try:
+            found, _ = documents(bytes(self._error_body))
+            document = found[0]
+        except NotJson:
+            pass
+        failed = UPSTREAM_DIALECTS[self._dialect].failure(document)
+        fault = Fault(
+            FaultKind.UPSTREAM_ERROR,
+            _plain(failed.message if failed else text) or f"the upstream answered with status {status}",
+            code=(failed.code if failed and failed.code else str(status))[:80],
+            status=status,
+            headers=headers,
+            transient=transient,
+        )
+        same = failed is not None and self._dialect == self._request.dialect
+        if same and isinstance(document, dict) and isinstance(document.get("error"), dict):
+            fault.error, fault.document = document["error"], document
+        return fault
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    def _note(self, quirk: Quirk) -> None:
+        if quirk not in self._quirks:
+            self._quirks.append(quirk)
+
+    def _upstream_envelope(self) -> Envelope | None:
+        return self._decoder.envelope if self._decoder is not None else None
+
+    def _keeps_alive(self) -> bool:
+        """Whether silence is ours: something is held, or the upstream itself has shown life by comments."""
+        if not self._request.stream:
+            return False
+        return self._holding or self._body.comments > self._comments_sent
+
+    def _release_pending(self) -> None:
+        for piece in self._pending:
+            self._out.append(self._encoder.piece(piece))
+        self._pending.clear()
+
+    def _flush(self, now: float) -> list[Command]:
+        """What is ready to go, as one send; the head before the first."""
+        if not self._out:
+            return []
+        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+        self._out.clear()
+        if not data:
+            return []
+        self._sent_at = now
+        self.used = True
+        if self.record.first_output_at is None:
+            self.record.first_output_at = now
+        if self.started:
+            return [Send(data)]
+        self.started = True
+        self.record.status = 200
+        return [Start(200, _STREAM_HEADERS if self._request.stream else _JSON_HEADERS), Send(data)]
+
+    def _finished(self, now: float) -> list[Command]:
+        record = self.record
+        record.verdicts = [call.verdict for call in self._judged]
+        record.quirks = [*self._quirks, *(quirk for call in self._judged for quirk in call.quirks)]
+        record.repairs = [name for call in self._judged for name in call.repairs]
+        record.usage = dict(self._usage.usage) if self._usage else None
+        record.upstream_events = self._events
+        record.upstream_bytes = self._bytes
+        if record.hold_began_at is not None and record.hold_ended_at is None:
+            record.hold_ended_at = now
+        return [Finish(record)]
+
+
+def _is_output(piece: Piece) -> bool:
+    """Whether a piece is model output: anything in its delta but the role."""
+    return bool(piece.text or piece.reasoning or any(key != "role" for key in piece.delta))
+
+
+def _plain(text: str) -> str:
+    """An upstream's message for a client: no markup, no control characters, one line, at most 500 characters."""
+    out: list[str] = []
+    inside = False
+    for character in text[: 8 * _MESSAGE_LIMIT]:
+        if character == "<":
+            inside = True
+        elif character == ">" and inside:
+            inside = False
+            out.append(" ")
+        elif not inside:
+            out.append(character if character.isprintable() else " ")
+    return " ".join("".join(out).split())[:_MESSAGE_LIMIT]

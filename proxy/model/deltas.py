@@ -1,0 +1,121 @@
+"""What an upstream CLAIMED in one event, taken apart but not yet believed: nullable fields, no identity resolved.
+
+A decoder turns frames into these; `assembly` and the exchange turn them into what is held true. Slotted and mutable,
+not frozen: `Piece` is made once an event and a frozen dataclass costs three times as much to make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(slots=True)
+class Piece:
+    """One event of one choice, less its calls, finish reason and usage: what passes on at once.
+
+    `text` and `reasoning` are what every client dialect can carry. The other fields serve a client of the upstream's
+    own dialect: `raw` is the payload verbatim where nothing had to be taken out; else `delta`, `choice_extra` and
+    `top_extra` hold the fields that are left at each level. `choice` is -1 where the event belongs to no choice.
+    """
+
+    choice: int
+    text: str = ""
+    reasoning: str = ""
+    raw: bytes | None = None
+    delta: dict[str, Any] = field(default_factory=dict)
+    choice_extra: dict[str, Any] = field(default_factory=dict)
+    top_extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def significant(self) -> bool:
+        """Whether this is model output, and not mere envelope."""
+        return bool(self.text or self.reasoning or self.delta or self.raw)
+
+
+@dataclass(slots=True)
+class CallDelta:
+    """A claim about a tool call: one entry of a delta, one content block event, one part.
+
+    `key` names the call where the format itself marks calls; None: `assembly` decides by index, id and name.
+    `arguments` is a piece of text, or the source characters of a JSON value where `is_object`.
+    """
+
+    choice: int
+    key: int | None = None
+    index: int | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    is_object: bool = False
+    kind: Literal["function", "custom"] = "function"
+    whole: bool = False
+    extra: dict[str, Any] | None = None
+    function_extra: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class FinishDelta:
+    """A finish reason. `reason` is one of `FINISH_WORDS`' values; `raw` the upstream's own word."""
+
+    choice: int
+    reason: str
+    raw: str
+    choice_extra: dict[str, Any] = field(default_factory=dict)
+    top_extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class UsageDelta:
+    """Usage so far, in the upstream's own form, with the other fields of the event that carried nothing else."""
+
+    usage: dict[str, Any]
+    top_extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Failed:
+    """The upstream said, inside its reply, that it failed. `error` is its own error object, if it sent one."""
+
+    message: str
+    code: str | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Done:
+    """The final event of the reply: nothing after it counts."""
+
+
+Delta = Piece | CallDelta | FinishDelta | UsageDelta | Failed | Done
+
+# The words that upstreams end a choice with, in lower case -> what the end means.
+# `error` words end the reply in an error. Words that are not here mean `stop`.
+FINISH_WORDS: dict[str, str] = {
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+    "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
+    "spii": "content_filter",
+    "recitation": "content_filter",
+    "error": "error",
+    "abort": "error",
+    "cancelled": "error",
+    "network_error": "error",
+    "insufficient_system_resource": "error",
+    "malformed_function_call": "error",
+    "too_many_tool_calls": "error",
+    "missing_thought_signature": "error",
+    "function_call_filter": "error",
+    "unexpected_tool_call": "unexpected_tool_call",
+}

@@ -1,0 +1,1 @@
+"""Floor 4: from verdicts to what the client gets."""

@@ -1,0 +1,64 @@
+"""Content-encoding of an upstream's body, undone with a bound: what comes out per byte that went in is limited.
+
+A kilobyte of a compressed bomb is a gigabyte of text; zlib's own limit is about 1,032 to 1, and every step here gives
+at most `_STEP` bytes at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from proxy.faults import Fault, FaultKind, limit_fault
+
+_STEP = 1 << 20
+
+
+class Inflater:
+    """gzip or deflate bytes in, plain bytes out; at most `limit_bytes` (`max_reply_bytes`) in all."""
+
+    def __init__(self, encoding: str, limit_bytes: int) -> None:
+        self._gzip = encoding in ("gzip", "x-gzip")
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16 if self._gzip else zlib.MAX_WBITS)
+        self._limit = limit_bytes
+        self._out = 0
+        self._fresh = not self._gzip  # deflate: some servers send it raw, without the zlib header
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, limit max_reply_bytes)."""
+        pieces = []
+        try:
+            while data:
+                if self._fresh:
+                    self._fresh = False
+                    if (data[0] & 0x0F) != 8:
+                        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+                if self._inflate.eof:
+                    break  # bytes behind the compressed stream are nothing
+                piece = self._inflate.decompress(data, _STEP)
+                data = self._inflate.unconsumed_tail
+                self._out += len(piece)
+                if self._out > self._limit:
+                    raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
+                if piece:
+                    pieces.append(piece)
+        except zlib.error as error:
+            raise Fault(FaultKind.BAD_ENCODING, f"the upstream's compressed body is broken: {error}") from None
+        return pieces
+
+    @property
+    def complete(self) -> bool:
+        return self._inflate.eof
+
+
+def inflater(encoding: str, limit_bytes: int) -> Inflater | None:
+    """The decoder for a Content-Encoding header; None for identity. Raises Fault (BAD_ENCODING) for any other."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return None
+    if name in ("gzip", "x-gzip", "deflate"):
+        return Inflater(name, limit_bytes)
+    raise Fault(
+        FaultKind.BAD_ENCODING,
+        f"the upstream answered with content-encoding {name[:40]!r} though identity was asked for; "
+        "only gzip and deflate are decoded",
+    )

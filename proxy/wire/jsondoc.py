@@ -1,0 +1,108 @@
+"""JSON documents of the wire: fast where they are clean, tolerant where an event would be lost otherwise."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from proxy.model.findings import Quirk
+
+_DECODER = json.JSONDecoder()
+_LONG_INTEGER = re.compile(rb"\d{19}")
+_LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
+
+
+class NotJson(ValueError):
+    """The bytes are no JSON document, nor several."""
+
+
+def load(data: bytes) -> Any:
+    """The one document in `data`, integers exact. Raises NotJson.
+
+    orjson refuses lone surrogate escapes and turns integers beyond 64 bit into floats; `json` does neither.
+    """
+    if _LONG_INTEGER.search(data) is None:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+    try:
+        return json.loads(decode(data)[0])
+    except (ValueError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+
+
+def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
+    """The documents in one event's data (one, where all is well), and what was odd. Raises NotJson."""
+    try:
+        return [orjson.loads(data)], []
+    except orjson.JSONDecodeError:
+        pass
+    text, quirks = decode(data)
+    found: list[Any] = []
+    at = _skip_blanks(text, 0)
+    try:
+        while at < len(text):
+            value, at = _DECODER.raw_decode(text, at)
+            found.append(value)
+            at = _skip_blanks(text, at)
+    except (ValueError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+    if not found:
+        raise NotJson("empty")
+    if len(found) > 1:
+        quirks.append(Quirk.EVENTS_GLUED)
+    return found, quirks
+
+
+def first_document(data: bytes) -> tuple[Any, bytes]:
+    """The document that `data` begins with, and the bytes behind it. Raises NotJson."""
+    text, _ = decode(data)
+    try:
+        value, end = _DECODER.raw_decode(text, _skip_blanks(text, 0))
+    except (ValueError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+    return value, text[end:].encode("utf-8", "surrogatepass")
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def decode(data: bytes) -> tuple[str, list[Quirk]]:
+    """UTF-8 text; surrogates written as UTF-8 stay (they are joined later), other bytes become U+FFFD, a quirk."""
+    try:
+        return data.decode("utf-8", "surrogatepass"), []
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), [Quirk.INVALID_UTF8]
+
+
+def dump(value: Any) -> bytes:
+    """JSON of `value`. orjson refuses lone surrogates, integers beyond 64 bit and more than 254 levels."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def one_line(payload: bytes) -> bytes:
+    """`payload` with U+2028, U+2029 and U+0085 escaped: some clients split lines at them (httpx `aiter_lines`).
+
+    They can stand in a JSON document inside strings only, so that the escapes mean the same.
+    """
+    if b"\xe2\x80" in payload or b"\xc2\x85" in payload:
+        for character, escape in _LINE_ENDS:
+            payload = payload.replace(character, escape)
+    return payload
+
+
+def join_surrogates(text: str) -> str:
+    """Halves of a character that stand side by side become that character; one that is left alone U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
