@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from proxy.assembly.identity import give_id
@@ -78,9 +78,13 @@ class _Choice:
 
     slots: Slots
     blank: list[Piece] = field(default_factory=list)  # white space before any visible text
+    late: list[Piece] = field(default_factory=list)  # blocks other than text that followed a held call
     visible: bool = False
     finish: FinishDelta | None = None
     text: _TextMemory = field(default_factory=lambda: _TextMemory())
+
+    def follows_a_call(self, order: int) -> bool:
+        return any(call.key is not None and call.key < order for call in self.slots.calls)
 
 
 class _TextMemory:
@@ -125,11 +129,16 @@ class Exchange:
         self._settings = settings
         self._seed = seed
         self._client = CLIENT_DIALECTS[request.dialect]
-        self._encoder: Encoder = self._client.encoder(request, seed, created, self._upstream_envelope)
+        self._created = created
+        self._encoder = self._new_encoder(request.dialect)
         self._state: _State = "waiting"
         self._out: list[bytes] = []
         self._sent_at = 0.0
         self._reset_reply()
+
+    def _new_encoder(self, dialect: str) -> Encoder:
+        about = (self._request, self._seed, self._created, self._upstream_envelope, dialect)
+        return self._client.encoder(*about)
 
     def _reset_reply(self) -> None:
         self._decoder: Decoder | None = None
@@ -181,6 +190,8 @@ class Exchange:
         limits = self._settings
         self._body = BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note)
         self._decoder = UPSTREAM_DIALECTS[dialect].decoder(self._request, self._note)
+        if not self.started:
+            self._encoder = self._new_encoder(dialect)
         self._state = "reading" if 200 <= status < 300 else "refused"
         try:
             self._inflater = inflater(headers.get("content-encoding", ""), limits.max_reply_bytes)
@@ -390,6 +401,10 @@ class Exchange:
                 self._pending.append(piece)
             return
         choice = self._choice(piece.choice)
+        if piece.order is not None and self._encoder.ordered and choice.follows_a_call(piece.order):
+            choice.late.append(piece)
+            self._hold(len(piece.reasoning))
+            return
         text = piece.text
         if text:
             if self._request.tools:
@@ -414,10 +429,10 @@ class Exchange:
 
     def _hold_blank(self, choice: _Choice, piece: Piece) -> Piece:
         """White space goes out once visible text follows it; before a call alone it is dropped."""
-        choice.blank.append(Piece(piece.choice, piece.text, "", None, {"content": piece.text}))
+        choice.blank.append(Piece(piece.choice, piece.text, delta={"content": piece.text}))
         self._hold(len(piece.text))
         rest = {key: value for key, value in piece.delta.items() if key != "content"}
-        return Piece(piece.choice, "", piece.reasoning, None, rest, piece.choice_extra, piece.top_extra)
+        return replace(piece, text="", delta=rest)
 
     def _drop_repeat(self, piece: Piece) -> None:
         """Content that comes again as a whole, in the delta that carries the call, is a repeat."""
@@ -488,7 +503,8 @@ class Exchange:
         jobs: list[CallCheck] = []
         for judged, held in self._identify():
             reason = self._reason(judged.choice)
-            unfinished = reason in ("length", "content_filter") and held is self._choices[judged.choice].slots.current
+            in_progress = held is self._choices[judged.choice].slots.current and not held.whole
+            unfinished = held.unfinished or (reason in ("length", "content_filter") and in_progress)
             fault = screen(self._request, judged.name, judged.index, unfinished=unfinished)
             if fault is not None:
                 judged.verdict, judged.error = fault
@@ -573,17 +589,32 @@ class Exchange:
                 else:
                     self._out += [self._encoder.piece(blank) for blank in choice.blank]
             delivered = [call for call in calls if call.sent_index is not None]
-            self._out += [self._encoder.call(call) for call in delivered]
+            self._in_order(choice, delivered)
             reason = self._reason(index)
             if reason not in ("length", "content_filter"):
                 reason = "tool_calls" if delivered else "stop"
             quirks = self._quirks if number == 0 else []
+            if self._usage is not None and self._encoder.usage_first:
+                self._out.append(self._encoder.usage(self._usage))
             self._out.append(self._encoder.finish(index, reason, choice.finish, self._report(calls, quirks)))
-        if self._usage is not None and (self._request.include_usage or not self._request.stream):
+        if self._usage is not None and not self._encoder.usage_first and self._wants_usage():
             self._out.append(self._encoder.usage(self._usage))
         self._out.append(self._encoder.done())
         self._state = "over"
         return [*self._flush(now), *self._finished(now)]
+
+    def _wants_usage(self) -> bool:
+        return self._request.include_usage or not self._request.stream
+
+    def _in_order(self, choice: _Choice, calls: Sequence[JudgedCall]) -> None:
+        """The delivered calls, each behind the blocks that came before it."""
+        late = choice.late
+        for call in calls:
+            order = choice.slots.calls[call.index].key if late else None
+            while late and order is not None and (late[0].order or 0) < order:
+                self._out.append(self._encoder.piece(late.pop(0)))
+            self._out.append(self._encoder.call(call))
+        self._out += [self._encoder.piece(piece) for piece in late]
 
     def _note_end(self) -> None:
         """What was odd about the end as a whole."""
@@ -791,7 +822,7 @@ class Exchange:
 
 def _is_output(piece: Piece) -> bool:
     """Whether a piece is model output: anything in its delta but the role."""
-    return bool(piece.text or piece.reasoning or any(key != "role" for key in piece.delta))
+    return bool(piece.text or piece.reasoning or piece.refusal or any(key != "role" for key in piece.delta))
 
 
 def _plain(text: str) -> str:

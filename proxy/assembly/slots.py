@@ -46,6 +46,7 @@ class HeldCall:
 
     choice: int
     ordinal: int
+    key: int | None = None
     kind: Literal["function", "custom"] = "function"
     index: int | None = None
     call_id: str = ""
@@ -53,6 +54,9 @@ class HeldCall:
     fragments: list[str] = field(default_factory=list)
     objects: list[bool] = field(default_factory=list)
     size: int = 0  # characters of the fragments
+    whole: bool = False
+    unfinished: bool = False
+    signature: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     function_extra: dict[str, Any] = field(default_factory=dict)
     quirks: list[Quirk] = field(default_factory=list)
@@ -230,7 +234,7 @@ class Slots:
         return bool(call.name) and begins_declared(call.name + name, self._declared)
 
     def _open(self, delta: CallDelta, *quirks: Quirk) -> HeldCall:
-        call = HeldCall(self._choice, len(self.calls), delta.kind, delta.index)
+        call = HeldCall(self._choice, len(self.calls), delta.key, delta.kind, delta.index)
         call.quirks += quirks
         if delta.index is not None:
             if not quirks and delta.index != call.ordinal:
@@ -250,6 +254,14 @@ class Slots:
             self._add_id(call, delta.call_id)
         if delta.name:
             self._add_name(call, delta.name)
+        call.whole = call.whole or delta.whole
+        call.unfinished = call.unfinished or delta.unfinished
+        call.signature = call.signature or delta.signature
+        if delta.final and delta.arguments is not None:
+            call.fragments.clear()
+            call.objects.clear()
+            call.size = call._scanned = 0
+            call._scan = JsonScan()
         if delta.arguments:
             call.fragments.append(delta.arguments)
             call.objects.append(delta.is_object)

@@ -36,7 +36,12 @@ class Encoder(Protocol):
     """Events of one reply -> the client's bytes. Each method gives what to send now ("" bytes: nothing yet).
 
     Order: pieces; then per choice its calls and its finish; then usage, `done`. Or `error`, which ends the body.
+    `usage_first`: usage comes before the finish. `ordered`: the client reads blocks in order, so that a thinking or
+    other block that followed a held call is held with it.
     """
+
+    ordered: bool
+    usage_first: bool
 
     def piece(self, piece: Piece) -> bytes: ...
     def call(self, call: JudgedCall) -> bytes: ...
@@ -61,11 +66,12 @@ class UpstreamDialect:
 
 @dataclass(frozen=True, slots=True)
 class ClientDialect:
-    """`encoder(request, seed, created, envelope)` writes one reply, streamed or plain as the request asks."""
+    """`encoder(request, seed, created, envelope, upstream_dialect)` writes one reply, streamed or plain as the request
+    asks; only where the upstream speaks the same dialect does it use more of a piece than text and reasoning."""
 
     name: str
     read: Callable[[bytes], Request]
-    encoder: Callable[[Request, str, int, Callable[[], Envelope | None]], Encoder]
+    encoder: Callable[[Request, str, int, Callable[[], Envelope | None], str], Encoder]
     error_body: Callable[[Fault, dict[str, Any] | None], bytes]
 
 

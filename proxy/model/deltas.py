@@ -14,14 +14,18 @@ from typing import Any, Literal
 class Piece:
     """One event of one choice, less its calls, finish reason and usage: what passes on at once.
 
-    `text` and `reasoning` are what every client dialect can carry. The other fields serve a client of the upstream's
-    own dialect: `raw` is the payload verbatim where nothing had to be taken out; else `delta`, `choice_extra` and
+    `text`, `reasoning` and `refusal` are what every client dialect can carry. The other fields serve a client of the
+    upstream's own dialect: `raw` is the payload verbatim where nothing had to be taken out; else `delta`, `choice_extra` and
     `top_extra` hold the fields that are left at each level. `choice` is -1 where the event belongs to no choice.
+    `order` is the place of a block or item other than text (thinking, reasoning, a server tool) in the numbering of
+    `CallDelta.key`: behind a held call it is held with it, for clients that read blocks in order.
     """
 
     choice: int
     text: str = ""
     reasoning: str = ""
+    refusal: str = ""
+    order: int | None = None
     raw: bytes | None = None
     delta: dict[str, Any] = field(default_factory=dict)
     choice_extra: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +42,10 @@ class CallDelta:
     """A claim about a tool call: one entry of a delta, one content block event, one part.
 
     `key` names the call where the format itself marks calls; None: `assembly` decides by index, id and name.
-    `arguments` is a piece of text, or the source characters of a JSON value where `is_object`.
+    `arguments` is a piece of text, or the source characters of a JSON value where `is_object`; `final`: it replaces
+    what came before (Responses sends the whole again). `whole`: the format sends calls whole, so that a token limit
+    never cuts one (Gemini, Ollama). `unfinished`: the upstream itself marks the call as cut. `signature`: a Gemini
+    thought signature, which has to come back with the call.
     """
 
     choice: int
@@ -50,6 +57,9 @@ class CallDelta:
     is_object: bool = False
     kind: Literal["function", "custom"] = "function"
     whole: bool = False
+    final: bool = False
+    unfinished: bool = False
+    signature: str | None = None
     extra: dict[str, Any] | None = None
     function_extra: dict[str, Any] | None = None
 
@@ -65,11 +75,28 @@ class FinishDelta:
     top_extra: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, in the one form that every dialect can be written from.
+
+    `input_tokens` counts all of the prompt, with what was read from or written to a cache; `output_tokens` all that
+    was generated, with reasoning. None: not told.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+
+
 @dataclass(slots=True)
 class UsageDelta:
-    """Usage so far, in the upstream's own form, with the other fields of the event that carried nothing else."""
+    """Usage so far: `usage` in the upstream's own form, `counts` in ours; `top_extra` are the other fields of an event
+    that carried nothing else."""
 
     usage: dict[str, Any]
+    counts: Usage = Usage()
     top_extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -96,6 +96,11 @@ class Quirk(StrEnum):
     SCHEMA_MENDED = "schema_mended"
     SCHEMA_UNCOMPILABLE = "schema_uncompilable"
     REQUIRED_CALL_MISSING = "required_call_missing"
+    FIELD_NOT_CARRIED = "field_not_carried"
+    HISTORY_ARGS_WRAPPED = "history_args_wrapped"
+    HISTORY_RESULT_ORPHANED = "history_result_orphaned"
+    HISTORY_ID_DOUBLED = "history_id_doubled"
+    HISTORY_ID_MAPPED = "history_id_mapped"
 
 
 QUIRKS: dict[Quirk, QuirkRow] = {
@@ -263,5 +268,25 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     ),
     Quirk.REQUIRED_CALL_MISSING: QuirkRow(
         "tool_choice asked for a call and none came", "backends without tool_choice, Ollama among them"
+    ),
+    Quirk.FIELD_NOT_CARRIED: QuirkRow(
+        "a field of the request has no place in the backend's dialect and does not matter there",
+        "prompt cache keys, metadata",
+    ),
+    Quirk.HISTORY_ARGS_WRAPPED: QuirkRow(
+        'a call in the request\'s history had arguments that are no JSON object; they went up as {"_raw": text}',
+        "agents that keep a faulty call; vLLM, Anthropic and Gemini refuse it",
+    ),
+    Quirk.HISTORY_RESULT_ORPHANED: QuirkRow(
+        "a tool result in the request's history had no call; it went up as user text",
+        "agents that cut their history",
+    ),
+    Quirk.HISTORY_ID_DOUBLED: QuirkRow(
+        "a call id stood twice in the request's history; the later call and its result got a suffix",
+        "Kimi ids that begin anew each turn",
+    ),
+    Quirk.HISTORY_ID_MAPPED: QuirkRow(
+        "a call id in the request's history has a form that the backend refuses; call and result got a short one",
+        "OpenAI (40 characters), Anthropic (letters, digits, _ and -)",
     ),
 }

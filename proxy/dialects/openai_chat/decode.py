@@ -191,7 +191,7 @@ class ChatDecoder:
         if not text and not reasoning:
             return None
         self._last_doc = document
-        return Piece(index, text, reasoning, data)
+        return Piece(index, text, reasoning, raw=data)
 
     def _take_apart(self, document: dict[str, Any], data: bytes | None, *, plain: bool) -> list[Delta]:
         out: list[Delta] = []
@@ -332,7 +332,8 @@ class ChatDecoder:
             if not text.isspace():
                 self._visible.add(index)
         reasoning = next((left[f] for f in REASONING_FIELDS if isinstance(left.get(f), str)), "")
-        return Piece(index, text, reasoning, None, left)
+        refusal = left.get("refusal")
+        return Piece(index, text, reasoning, refusal if isinstance(refusal, str) else "", delta=left)
 
     def _whole_characters(self, index: int, name: str, text: str) -> str:
         """`text` with halves of characters joined; a high half at its end waits for the next text of the field."""
@@ -457,13 +458,9 @@ class ChatDecoder:
     def close(self) -> list[Delta]:
         """Halves of characters whose other half never came."""
         out: list[Delta] = [
-            Piece(
-                index,
-                "\ufffd" if name == "content" else "",
-                "" if name == "content" else "\ufffd",
-                None,
-                {name: "\ufffd"},
-            )
+            Piece(index, "\ufffd", delta={name: "\ufffd"})
+            if name == "content"
+            else Piece(index, reasoning="\ufffd", delta={name: "\ufffd"})
             for (index, name) in self._halves
         ]
         self._halves.clear()

@@ -14,21 +14,38 @@ from typing import Any
 from proxy.dialects.base import Envelope, error_object
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall
-from proxy.model.deltas import FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.requests import Request
 from proxy.wire.jsondoc import dump, join_surrogates, one_line
 
+NAME = "openai-chat"
+
 
 def encoder(
-    request: Request, seed: str, created: int, envelope: Callable[[], Envelope | None]
+    request: Request,
+    seed: str,
+    created: int,
+    envelope: Callable[[], Envelope | None],
+    upstream_dialect: str = NAME,
 ) -> ChatStreamEncoder | ChatDocumentEncoder:
     kind = ChatStreamEncoder if request.stream else ChatDocumentEncoder
-    return kind(request, seed, created, envelope)
+    return kind(request, seed, created, envelope, upstream_dialect)
 
 
 class _Base:
-    def __init__(self, request: Request, seed: str, created: int, envelope: Callable[[], Envelope | None]) -> None:
+    ordered = False
+    usage_first = False
+
+    def __init__(
+        self,
+        request: Request,
+        seed: str,
+        created: int,
+        envelope: Callable[[], Envelope | None],
+        upstream_dialect: str,
+    ) -> None:
         self._request = request
+        self._same = upstream_dialect == NAME
         self._seed = seed
         self._created = created
         self._upstream_envelope = envelope
@@ -48,6 +65,20 @@ class _Base:
     def can_carry(self, call: JudgedCall) -> bool:
         return bool(call.name)
 
+    def _own(self, piece: Piece) -> Piece:
+        """`piece` with nothing in it but what this dialect has a field for, whatever the upstream spoke."""
+        if self._same:
+            return piece
+        delta = {k: v for k, v in (("reasoning_content", piece.reasoning), ("content", piece.text)) if v}
+        if piece.refusal:
+            delta["refusal"] = piece.refusal
+        if "extra_content" in piece.delta:
+            delta["extra_content"] = piece.delta["extra_content"]
+        return Piece(piece.choice, piece.text, piece.reasoning, piece.refusal, delta=delta)
+
+    def _usage(self, delta: UsageDelta) -> dict[str, Any]:
+        return delta.usage if self._same else chat_usage(delta.counts)
+
     def error(self, fault: Fault, report: dict[str, Any] | None) -> bytes:
         raise NotImplementedError
 
@@ -55,16 +86,17 @@ class _Base:
 class ChatStreamEncoder(_Base):
     """Server-sent events."""
 
-    def __init__(self, request: Request, seed: str, created: int, envelope: Callable[[], Envelope | None]) -> None:
-        super().__init__(request, seed, created, envelope)
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
         self._roles: set[int] = set()
         self._extra: dict[str, Any] = {}
 
     def piece(self, piece: Piece) -> bytes:
         if piece.raw is not None and piece.choice in self._roles and self._upstream_envelope() == self._envelope:
             return b"data: " + one_line(piece.raw) + b"\n\n"
+        piece = self._own(piece)
         if piece.choice < 0:
-            return self._event({**piece.top_extra, "choices": []})
+            return self._event({**piece.top_extra, "choices": []}) if piece.top_extra else b""
         if piece.raw is not None:
             return self._role(piece.choice) + self._raw(piece)
         delta = {key: value for key, value in piece.delta.items() if value is not None}
@@ -93,12 +125,14 @@ class ChatStreamEncoder(_Base):
         )
 
     def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes:
+        delta = delta if self._same else None
         choice_extra = delta.choice_extra if delta else {}
         top = {**(delta.top_extra if delta else {}), **({"wholecall": report} if report is not None else {})}
         return self._role(choice) + self._chunk(choice, {}, choice_extra, top, reason)
 
     def usage(self, delta: UsageDelta) -> bytes:
-        return self._event({**delta.top_extra, "choices": [], "usage": delta.usage})
+        extra = delta.top_extra if self._same else {}
+        return self._event({**extra, "choices": [], "usage": self._usage(delta)})
 
     def done(self) -> bytes:
         return b"data: [DONE]\n\n"
@@ -138,16 +172,17 @@ class ChatStreamEncoder(_Base):
 class ChatDocumentEncoder(_Base):
     """One `chat.completion` document, given by `done`."""
 
-    def __init__(self, request: Request, seed: str, created: int, envelope: Callable[[], Envelope | None]) -> None:
-        super().__init__(request, seed, created, envelope)
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
         self._messages: dict[int, dict[str, Any]] = {}
         self._texts: dict[tuple[int, str], list[str]] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._top: dict[str, Any] = {}
-        self._usage: dict[str, Any] | None = None
+        self._counts: dict[str, Any] | None = None
         self._reports: list[dict[str, Any]] = []
 
     def piece(self, piece: Piece) -> bytes:
+        piece = self._own(piece)
         self._top.update(piece.top_extra)
         if piece.choice < 0:
             return b""
@@ -180,7 +215,7 @@ class ChatDocumentEncoder(_Base):
     def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes:
         self._messages.setdefault(choice, {})
         extra = self._choices.setdefault(choice, {})
-        if delta:
+        if delta and self._same:
             _merge(extra, delta.choice_extra)
             self._top.update(delta.top_extra)
         extra["finish_reason"] = reason
@@ -189,8 +224,9 @@ class ChatDocumentEncoder(_Base):
         return b""
 
     def usage(self, delta: UsageDelta) -> bytes:
-        self._usage = delta.usage
-        self._top.update(delta.top_extra)
+        self._counts = self._usage(delta)
+        if self._same:
+            self._top.update(delta.top_extra)
         return b""
 
     def done(self) -> bytes:
@@ -205,8 +241,8 @@ class ChatDocumentEncoder(_Base):
             choices.append({"index": index, "message": whole, **extra})
         document = {"id": reply_id, "object": "chat.completion", "created": created, "model": model, **self._top}
         document["choices"] = choices
-        if self._usage is not None:
-            document["usage"] = self._usage
+        if self._counts is not None:
+            document["usage"] = self._counts
         if self._reports:
             document["wholecall"] = {
                 "calls": [call for report in self._reports for call in report["calls"]],
@@ -226,6 +262,20 @@ def error_body(fault: Fault, report: dict[str, Any] | None = None) -> bytes:
     if report is not None:
         fields["wholecall"] = report
     return dump(fields)
+
+
+def chat_usage(counts: Usage) -> dict[str, Any]:
+    """Cached tokens are inside prompt_tokens, reasoning tokens inside completion_tokens."""
+    usage: dict[str, Any] = {
+        "prompt_tokens": counts.input_tokens,
+        "completion_tokens": counts.output_tokens,
+        "total_tokens": counts.input_tokens + counts.output_tokens,
+    }
+    if counts.cache_read is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": counts.cache_read}
+    if counts.reasoning is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": counts.reasoning}
+    return usage
 
 
 def _merge(target: dict[str, Any], extra: dict[str, Any]) -> None:

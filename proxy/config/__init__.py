@@ -1,0 +1,29 @@
+"""Floor 6: the TOML file in, the lower floors' own settings out.
+
+`load` reports every mistake of a file at once, each with its key path and what to do. `config/wholecall.toml` shows
+every key with its unit and default. Secrets are resolved on loading and never shown: not in a message, not in a repr.
+"""
+
+from proxy.config.load import check, from_document, load, summary
+from proxy.config.problems import ConfigError, Problem
+from proxy.config.tables import Backend, Client, Config, Limits, Listen, Log, Policy, RouteTable
+from proxy.config.values import ApiKey, Secret
+
+__all__ = [
+    "ApiKey",
+    "Backend",
+    "Client",
+    "Config",
+    "ConfigError",
+    "Limits",
+    "Listen",
+    "Log",
+    "Policy",
+    "Problem",
+    "RouteTable",
+    "Secret",
+    "check",
+    "from_document",
+    "load",
+    "summary",
+]
