@@ -175,13 +175,18 @@ class Exchange:
         dialect: str = "openai-chat",
         own_key: bool = True,
         settings: ExchangeSettings | None = None,
+        quirks: Sequence[Quirk] = (),
     ) -> list[Command]:
-        """An upstream answered with this head (lower-case header names). `own_key`: it was asked with a configured
-        credential, so that its 401 or 403 is not the client's fault. `settings`: those of this backend."""
+        """An upstream answered with this head (lower-case header names).
+
+        `own_key`: it was asked with a configured credential, so that its 401 or 403 is not the client's fault.
+        `settings`: those of this backend. `quirks`: of the request as it was written for this backend.
+        """
         assert self._state == "waiting"
         self._reset_reply()
         if settings is not None:
             self._settings = settings
+        self._quirks += quirks
         self._dialect = dialect
         self._own_key = own_key
         self._status = status
@@ -247,6 +252,11 @@ class Exchange:
         if self._state in ("waiting", "reading", "refused"):
             return self._fail(fault, now)
         return []
+
+    @property
+    def data_at(self) -> float:
+        """When the upstream last sent an event that said something; comments are none."""
+        return self._data_at
 
     @property
     def deadline(self) -> float | None:

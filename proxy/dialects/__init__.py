@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from proxy.dialects.base import ClientDialect, UpstreamDialect
+from proxy.dialects.base import ClientDialect, IdForm, UpstreamDialect
+from proxy.dialects.history import guard
 from proxy.dialects.openai_chat import decode as chat_decode
 from proxy.dialects.openai_chat import encode as chat_encode
+from proxy.dialects.openai_chat import hub as chat_hub
 from proxy.dialects.openai_chat import request as chat_request
 from proxy.faults import Fault
+from proxy.model.findings import Quirk
+from proxy.model.requests import Request
 
 UPSTREAM_DIALECTS: dict[str, UpstreamDialect] = {
     d.name: d
@@ -19,15 +24,48 @@ UPSTREAM_DIALECTS: dict[str, UpstreamDialect] = {
                 request.choices, note, verbatim=request.stream and request.dialect == "openai-chat"
             ),
             chat_decode.failure_of,
+            chat_request.path,
             chat_request.write,
-            lambda model: "/chat/completions",
+            chat_hub.write_conversation,
+            IdForm(40, "!-~"),  # OpenAI refuses longer ones
         ),
     )
 }
 
 CLIENT_DIALECTS: dict[str, ClientDialect] = {
-    d.name: d for d in (ClientDialect("openai-chat", chat_request.read, chat_encode.encoder, chat_encode.error_body),)
+    d.name: d
+    for d in (
+        ClientDialect(
+            "openai-chat", chat_request.read, chat_hub.conversation, chat_encode.encoder, chat_encode.error_body
+        ),
+    )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """What goes to a backend. `path` follows its base URL; `quirks` say what of the request was changed or lost."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    quirks: tuple[Quirk, ...]
+
+
+def upstream_request(request: Request, dialect: str, model: str) -> UpstreamRequest:
+    """`request` for a backend of `dialect`, which calls the model `model`.
+
+    The same dialect on both sides: the client's own body. Raises Fault (UNSUPPORTED_FIELD) for what cannot cross.
+    """
+    upstream = UPSTREAM_DIALECTS[dialect]
+    quirks: list[Quirk] = []
+    if dialect == request.dialect and upstream.write is not None:
+        body = upstream.write(request, model, quirks.append)
+    else:
+        talk = guard(CLIENT_DIALECTS[request.dialect].conversation(request), upstream.ids, quirks.append)
+        body = upstream.write_conversation(talk, model)
+        quirks += [Quirk.FIELD_NOT_CARRIED] if talk.lost else []
+    return UpstreamRequest(upstream.path(model, request.stream), upstream.headers, body, tuple(dict.fromkeys(quirks)))
 
 
 def error_body(dialect: str, fault: Fault, report: dict[str, Any] | None = None) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall
+from proxy.model.conversation import Conversation
 from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
@@ -18,6 +20,7 @@ class BadEvent(Exception):
     """An event that is no JSON: it may have held argument text, so that nothing after it can be trusted."""
 
 
+Framing = Literal["events", "lines", "array"]
 Note = Callable[[Quirk], None]
 Envelope = tuple[str, int, str]  # the reply's id, created (unix seconds) and model
 
@@ -53,15 +56,34 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class IdForm:
+    """Call ids that a backend takes back: at most `length` characters of `characters` (a regular expression class)."""
+
+    length: int
+    characters: str
+
+    def fits(self, call_id: str) -> bool:
+        return 0 < len(call_id) <= self.length and re.fullmatch(f"[{self.characters}]+", call_id) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamDialect:
-    """`decoder(request, note)` reads one reply; `failure(document)` is the error that a JSON value is, or None;
-    `write(request, model)` gives the upstream's JSON body; `path(model)` follows the backend's base URL."""
+    """`decoder(request, note)` reads one reply; `failure(document)` is the error that a JSON value is, or None.
+
+    `path(model, stream)` follows the backend's base URL; `write` gives the body for a client of the same dialect
+    (None: there is none), `write_conversation` for one of another. `ids` is the form of call ids that these backends
+    take back, `headers` what they want besides, `framing` how their streams are framed.
+    """
 
     name: str
     decoder: Callable[[Request, Note], Decoder]
     failure: Callable[[Any], Failed | None]
-    write: Callable[[Request, str], bytes]
-    path: Callable[[str], str]
+    path: Callable[[str, bool], str]
+    write: Callable[[Request, str, Note], bytes] | None
+    write_conversation: Callable[[Conversation, str], bytes]
+    ids: IdForm
+    headers: tuple[tuple[str, str], ...] = ()
+    framing: Framing = "events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,7 @@ class ClientDialect:
 
     name: str
     read: Callable[[bytes], Request]
+    conversation: Callable[[Request], Conversation]
     encoder: Callable[[Request, str, int, Callable[[], Envelope | None], str], Encoder]
     error_body: Callable[[Fault, dict[str, Any] | None], bytes]
 

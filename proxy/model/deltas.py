@@ -15,8 +15,9 @@ class Piece:
     """One event of one choice, less its calls, finish reason and usage: what passes on at once.
 
     `text`, `reasoning` and `refusal` are what every client dialect can carry. The other fields serve a client of the
-    upstream's own dialect: `raw` is the payload verbatim where nothing had to be taken out; else `delta`, `choice_extra` and
-    `top_extra` hold the fields that are left at each level. `choice` is -1 where the event belongs to no choice.
+    upstream's own dialect: `raw` is the payload verbatim where nothing had to be taken out; else `delta`,
+    `choice_extra` and `top_extra` hold the fields that are left at each level. `choice` is -1 where the event belongs
+    to no choice.
     `order` is the place of a block or item other than text (thinking, reasoning, a server tool) in the numbering of
     `CallDelta.key`: behind a held call it is held with it, for clients that read blocks in order.
     """
@@ -30,11 +31,6 @@ class Piece:
     delta: dict[str, Any] = field(default_factory=dict)
     choice_extra: dict[str, Any] = field(default_factory=dict)
     top_extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def significant(self) -> bool:
-        """Whether this is model output, and not mere envelope."""
-        return bool(self.text or self.reasoning or self.delta or self.raw)
 
 
 @dataclass(slots=True)

@@ -278,7 +278,7 @@ class ChatDecoder:
         if not ends:
             piece.choice_extra = choice_extra
             piece.top_extra = news
-        elif piece.significant:
+        elif piece.delta:
             piece.top_extra = news
         out: list[Delta] = [piece]
         out += self._calls(index, delta, data, ("choices", position, where), plain=plain)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.base import sequence_of
+from proxy.dialects.base import Note, sequence_of
+from proxy.dialects.history import guard_chat_body
 from proxy.faults import Fault, FaultKind
 from proxy.model.requests import ChoiceMode, Request, Tool, ToolChoice
 from proxy.wire.jsondoc import NotJson, dump, load
@@ -52,9 +53,13 @@ def read(body: bytes) -> Request:
     )
 
 
-def write(request: Request, model: str) -> bytes:
-    """The upstream's body: the client's own, with the model's name there."""
-    return dump({**request.body, "model": model})
+def path(model: str, stream: bool) -> str:
+    return "/chat/completions"
+
+
+def write(request: Request, model: str, note: Note) -> bytes:
+    """The upstream's body: the client's own, with the model's name there and a history that it will take."""
+    return dump({**guard_chat_body(request.body, note), "model": model})
 
 
 def _tools(value: Any) -> dict[str, Tool]:

@@ -1,0 +1,79 @@
+"""The command line. What a command needs is imported when it runs: `--help` should not load a web server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from proxy import __version__
+
+if TYPE_CHECKING:
+    from proxy.config import Config
+
+EXIT_UNUSABLE = 2
+
+_CONFIG = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="wholecall")
+def main() -> None:
+    """A reverse proxy for LLM APIs whose tool calls are whole."""
+
+
+@main.command()
+@click.option(
+    "--config",
+    "path",
+    type=_CONFIG,
+    envvar="WHOLECALL_CONFIG",
+    default="wholecall.toml",
+    show_default=True,
+    help="The configuration file (TOML).",
+)
+@click.option("--host", help="In place of listen.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="In place of listen.port; 0: a free one.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that serve.")
+def serve(path: Path, host: str | None, port: int | None, workers: int) -> None:
+    """Run the proxy."""
+    from proxy.config import ConfigError, load
+
+    def current() -> Config:
+        config = load(path, os.environ)
+        changed = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+        return config.model_copy(update={"listen": config.listen.model_copy(update=changed)})
+
+    try:
+        config = current()
+    except ConfigError as error:
+        _refuse(str(error))
+    from proxy.server.supervisor import NotStarted
+    from proxy.server.supervisor import serve as run
+
+    try:
+        sys.exit(run(current, config, workers))
+    except NotStarted as error:
+        _refuse(str(error))
+
+
+@main.command("check-config")
+@click.argument("path", type=_CONFIG, metavar="FILE")
+def check_config(path: Path) -> None:
+    """Report every mistake of a configuration file, or what it means."""
+    from proxy.config import ConfigError, load, summary
+
+    try:
+        config = load(path, os.environ)
+    except ConfigError as error:
+        _refuse(str(error))
+    click.echo(f"{path} is good")
+    click.echo("\n".join(summary(config)))
+
+
+def _refuse(message: str) -> None:
+    click.echo(message, err=True)
+    sys.exit(EXIT_UNUSABLE)

@@ -1,0 +1,146 @@
+"""`wholecall demo`: the proxy in front of an embedded backend that misbehaves, in one process. No key, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
+
+import click
+import httpx
+import uvicorn
+from rich.console import Console
+from rich.text import Text
+
+from proxy.config import Config, from_document
+from proxy.replay import show
+from proxy.replay.app import SHOWPIECE, build, shipped
+from proxy.replay.outcome import payloads, read_outcome
+from proxy.server import logs
+from proxy.server.supervisor import MULTIPROCESS_DIR, NotStarted, address_of, bind
+
+HOST = "127.0.0.1"
+EXIT_UNUSABLE = 2
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Show one exchange and end.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where the proxy listens; 0: a free port.")
+def demo(once: bool, port: int) -> None:
+    """See a damaged reply mended: no key, no network, no configuration.
+
+    An embedded backend answers one request with two calls whose fragments are mixed up and damaged. What came in, what
+    went out and what was found is shown; then the proxy keeps serving until Ctrl-C.
+    """
+    os.environ.pop(MULTIPROCESS_DIR, None)  # metrics of one process; read when they are imported
+    logs.set_up("error")
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the backend leaves replies unfinished on purpose
+    try:
+        asyncio.run(_demo(once, port, Console(highlight=False)))
+    except NotStarted as error:
+        click.echo(str(error), err=True)
+        sys.exit(EXIT_UNUSABLE)
+
+
+async def _demo(once: bool, port: int, console: Console) -> None:
+    from proxy.server.lifecycle import Server
+    from proxy.server.state import Service
+
+    backend = _Backend(uvicorn.Config(build(), lifespan="off", log_config=None, access_log=False))
+    listening = socket.create_server((HOST, 0))
+    upstream = address_of(listening)
+    async with _running(backend, backend.serve([listening])):
+        config = _config(upstream, port)
+        sockets = bind(config)
+        address = address_of(sockets.api)
+        proxy = Server(Service(config), sockets)
+        async with _running(proxy, proxy.serve()) as serving:
+            await _show_exchange(console, address)
+            if once:
+                proxy.stop()
+            else:
+                _invite(console, address, upstream)
+                logging.getLogger("wholecall").setLevel(logging.INFO)  # from now on a line for each exchange
+            await serving
+        backend.should_exit = True
+
+
+class _Backend(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # they are the proxy's; this server ends with it
+
+
+@contextlib.asynccontextmanager
+async def _running(server: uvicorn.Server, work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """`work`, which runs `server`, as a task that accepts connections. Where this ends well, so does the task."""
+    task = asyncio.create_task(work)
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)  # uvicorn has no event for it
+        yield task
+        await task
+    finally:
+        task.cancel()
+
+
+def _config(upstream: str, port: int) -> Config:
+    document = {
+        "listen": {"host": HOST, "port": port, "drain_s": 1.0},
+        "policy": {"annotations": "always"},
+        "backends": [{"name": "replay", "dialect": "openai-chat", "base_url": f"{upstream}/v1"}],
+        "routes": [{"models": ["*"], "backends": ["replay"]}],
+    }
+    return from_document(document, {})
+
+
+async def _show_exchange(console: Console, address: str) -> None:
+    """One request to the proxy: what the backend answered, what came out, what was found."""
+    recording = shipped()[SHOWPIECE]
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        answer = await client.post(f"{address}/v1/chat/completions", json={"model": SHOWPIECE, **recording.request})
+    outcome = read_outcome(answer.status_code, answer.headers, answer.content)
+    prompt = recording.request["messages"][0]["content"]
+    console.print(Text.assemble(("Asked: ", "bold"), f"{prompt} (model {SHOWPIECE})"))
+    _headline(console, "What came in", f"the backend's reply, event by event: {recording.title}")
+    console.print(show.stream_table(payloads(b"".join(recording.pieces))))
+    _headline(console, "What went out", "what the client got from the proxy: text at once, then each call whole")
+    console.print(show.stream_table(payloads(answer.content)))
+    _headline(console, "Verdicts", "each call against the tools and schemas of the request")
+    console.print(show.calls_table(outcome.calls))
+    mended = show.quirks_table(outcome)
+    if mended is not None:
+        _headline(console, "Quirks", "what was mended on the way; `wholecall explain CODE` says more")
+        console.print(mended)
+    console.print()
+    console.print(show.result_line(outcome))
+
+
+def _headline(console: Console, title: str, text: str) -> None:
+    console.print()
+    console.print(Text.assemble((f"{title}:", "bold"), f" {text}"))
+    console.print()
+
+
+def _invite(console: Console, address: str, upstream: str) -> None:
+    """Where a client goes. Lines to copy are not wrapped."""
+    chat = f"{address}/v1/chat/completions"
+    lines = (
+        "",
+        f"The proxy listens on {address}/v1 (any API key). Try it:",
+        "",
+        f"  curl -s {address}/v1/demo/request |",
+        f"    curl -sN {chat} -H 'content-type: application/json' -d @-",
+        "",
+        f"The same without the proxy: {upstream}/v1. Append ?model=NAME to the first address for another reply:",
+        f"  {', '.join(shipped())}",
+        "",
+        "Each exchange is logged as one line. Ctrl-C ends.",
+    )
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,95 @@
+"""Paths to endpoints; a request id for each request; the last line of error handling."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.faults import Fault, FaultKind
+from proxy.model.commands import Record
+from proxy.server.endpoints import Completions, Exposition, Health, NotYet, header, not_found
+from proxy.server.entry import NONE, Entry
+from proxy.server.guard import HeadLimits
+from proxy.server.logs import request_id
+from proxy.server.passthrough import Models, Passthrough
+from proxy.server.respond import ClientGone, respond_fault
+from proxy.server.state import Service, clock
+
+logger = logging.getLogger("wholecall")
+
+
+def _nothing_to_abort() -> None:
+    """Another server than ours (an in-process test): it gives no way to drop the connection."""
+
+
+class App:
+    """The ASGI application. `api`: the paths of /v1; `admin`: metrics and health; at least one of them."""
+
+    def __init__(self, service: Service, *, api: bool, admin: bool) -> None:
+        self._service = service
+        routes: list[BaseRoute] = []
+        if api:
+            routes += _api_routes(service)
+        if admin:
+            routes += [
+                Route("/metrics", Exposition(service)),
+                Route("/healthz", Health(service, ready=False)),
+                Route("/readyz", Health(service, ready=True)),
+            ]
+        self._router: ASGIApp = Router(routes, redirect_slashes=False, default=not_found)
+
+    @property
+    def head_limits(self) -> HeadLimits:
+        """For the guard; read anew for each connection."""
+        limits = self._service.config.limits
+        return HeadLimits(limits.max_head_bytes, limits.max_headers, limits.head_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = scope["headers"]
+        entry = Entry(request_id(header(headers, b"x-request-id")), clock())
+        length = header(headers, b"content-length")
+        entry.unread = header(headers, b"transfer-encoding") is not None or (length is not None and length != b"0")
+        state = scope.setdefault("state", {})
+        state["entry"] = entry
+        state.setdefault("abort", _nothing_to_abort)
+        try:
+            await self._router(scope, receive, send)
+        except Fault as fault:
+            await respond_fault(send, entry, fault)
+        except ClientGone:
+            entry.record = Record(outcome="gone", status=entry.record.status)
+        except Exception:  # a mistake of ours: a trace for us, nothing internal for the client
+            logger.exception(
+                "an exchange failed by a mistake in the proxy", extra={"fields": {"request_id": entry.request_id}}
+            )
+            await self._apologise(scope, send, entry)
+        finally:
+            if entry.endpoint != NONE or entry.record.outcome != "ok":
+                self._service.write_down(entry)
+
+    async def _apologise(self, scope: Scope, send: Send, entry: Entry) -> None:
+        fault = Fault(FaultKind.UPSTREAM_ERROR, "the proxy failed; its log has the reason", code="internal", status=500)
+        if entry.head_sent:
+            entry.record = Record(outcome="error", status=entry.record.status, code="internal")
+            scope["state"]["abort"]()
+        else:
+            await respond_fault(send, entry, fault)
+
+
+def _api_routes(service: Service) -> list[BaseRoute]:
+    chat = Completions(service, "openai-chat")
+    responses, messages = NotYet("the Responses API"), NotYet("the Messages API")
+    models = Models(service)
+    return [
+        Route("/v1/chat/completions", chat),
+        Route("/chat/completions", chat),
+        Route("/v1/models", models),
+        Route("/models", models),
+        Route("/v1/responses", responses),
+        Route("/responses", responses),
+        Route("/v1/messages", messages),
+        Route("/messages", messages),
+        Route("/v1/{rest:path}", Passthrough(service)),
+    ]

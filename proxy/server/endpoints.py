@@ -1,0 +1,231 @@
+"""One ASGI callable a path. No request or response objects on the way of a chat completion: they cost more than the
+proxy's own work on a plain reply."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.config import Client, Config
+from proxy.dialects import CLIENT_DIALECTS
+from proxy.faults import Fault, FaultKind, limit_fault
+from proxy.model.requests import Request
+from proxy.routing.plan import RoutePlan
+from proxy.server.auth import identify, presented_key
+from proxy.server.entry import Entry
+from proxy.server.limits import Ticket
+from proxy.server.metrics import CONTENT_TYPE
+from proxy.server.pump import Pump
+from proxy.server.respond import read_some, respond
+from proxy.server.state import Service, clock
+from proxy.server.upstream import Headers
+
+# A request's tool schemas together, and their number. One schema's size is `max_schema_bytes`.
+MAX_SCHEMAS_BYTES = 1_048_576
+MAX_TOOLS = 512
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    for field, value in headers:
+        if field == name:
+            return value
+    return None
+
+
+def entry_of(scope: Scope) -> Entry:
+    entry: Entry = scope["state"]["entry"]
+    return entry
+
+
+def allow(scope: Scope, *methods: str) -> None:
+    """Raises Fault (405) for another method."""
+    if scope["method"] not in methods:
+        fault = Fault(FaultKind.INVALID_REQUEST, f"{scope['path']} takes {' or '.join(methods)}", status=405)
+        fault.headers = (("allow", ", ".join(methods)),)
+        raise fault
+
+
+def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> tuple[str | None, Ticket]:
+    """The key that the client showed, and a place for its exchange. Raises Fault (401, 429, 503)."""
+    key = presented_key(headers)
+    client: Client | None = identify(config, key)
+    if client is not None:
+        entry.client = client.name
+        service.admission.count_request(client.name, client.requests_per_minute, clock())
+    ticket = service.admission.enter(config.limits.max_streams)
+    if client is not None:
+        try:
+            service.admission.enter_client(ticket, client.name, client.max_streams)
+        except Fault:
+            ticket.leave()
+            raise
+    return key, ticket
+
+
+def find_route(config: Config, entry: Entry, model: str) -> RoutePlan:
+    """Raises Fault (404) for a model that no route has."""
+    plan = config.router.match(model)
+    if plan is None:
+        raise Fault(
+            FaultKind.MODEL_NOT_FOUND,
+            f"no route of this proxy has a model {model[:128]!r}; GET /v1/models lists them",
+            param="model",
+        )
+    entry.route = plan.label
+    return plan
+
+
+async def read_body(receive: Receive, headers: Headers, config: Config) -> bytes:
+    """The request's body. Raises Fault: `max_request_bytes` (413), `body_s` (408), compressed (415); ClientGone."""
+    check_encoding(headers)
+    limit = config.limits.max_request_bytes
+    check_length(headers, limit)
+    parts = []
+    size = 0
+    try:
+        async with asyncio.timeout(config.limits.body_s):
+            more = True
+            while more:
+                data, more = await read_some(receive)
+                size += len(data)
+                if size > limit:
+                    raise too_large(limit)
+                parts.append(data)
+    except TimeoutError:
+        raise limit_fault("body_s", config.limits.body_s, "the time for the request's body", status=408) from None
+    return b"".join(parts)
+
+
+def check_encoding(headers: Headers) -> None:
+    coding = header(headers, b"content-encoding")
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise Fault(FaultKind.INVALID_REQUEST, "the request's body is compressed; send it as it is", status=415)
+
+
+def check_length(headers: Headers, limit: int) -> None:
+    length = header(headers, b"content-length")
+    if length is not None and int(length) > limit:  # the guard lets only digits pass
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> Fault:
+    return limit_fault("max_request_bytes", limit, "the request's body", status=413)
+
+
+class Completions:
+    """The client dialects' own endpoint: `POST /v1/chat/completions`."""
+
+    def __init__(self, service: Service, dialect: str) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._read = CLIENT_DIALECTS[dialect].read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, entry = self._service, entry_of(scope)
+        config = service.config  # the one that this exchange keeps
+        headers: Headers = scope["headers"]
+        entry.endpoint = entry.dialect = self._dialect
+        allow(scope, "POST")
+        key, ticket = admit(service, config, entry, headers)
+        service.metrics.begin()
+        try:
+            body = await read_body(receive, headers, config)
+            entry.unread = False
+            began = clock()
+            request = self._read(body)
+            del body
+            entry.model, entry.stream = request.model, request.stream
+            plan = find_route(config, entry, request.model)
+            await self._check_tools(request, config, plan)
+            entry.overhead_s += clock() - began
+            abort = scope["state"]["abort"]
+            await Pump(service, config, entry, ticket, request, plan, headers, key, receive, send, abort).run()
+        finally:
+            service.metrics.end()
+            ticket.leave()
+
+    async def _check_tools(self, request: Request, config: Config, plan: RoutePlan) -> None:
+        """Raises Fault (400, the tool named) for schemas that are too large, or that do not compile."""
+        tools = request.tools
+        if not tools:
+            return
+        if len(tools) > MAX_TOOLS:
+            raise _bad_tools(f"the request declares {len(tools)} tools; {MAX_TOOLS} are taken at most")
+        limit = config.limits.max_schema_bytes
+        total = 0
+        for name, tool in tools.items():
+            size = len(tool.schema or b"")
+            total += size
+            if size > limit:
+                raise _bad_tools(
+                    f"tool {name[:128]!r}: its parameters are {size} bytes long, over the limit of {limit} "
+                    "(max_schema_bytes)"
+                )
+        if total > MAX_SCHEMAS_BYTES:
+            raise _bad_tools(f"the tools' parameters are {total} bytes together; {MAX_SCHEMAS_BYTES} are taken at most")
+        backends = map(config.backend, plan.route.backends)
+        if all(config.settings_for(plan.route, backend).skip_uncompilable for backend in backends):
+            return
+        judged = [(name, tool.schema) for name, tool in tools.items() if tool.schema is not None]
+        problems = await self._service.checker.compile_problems([schema for _, schema in judged])
+        for (name, _), problem in zip(judged, problems, strict=True):
+            if problem is not None:
+                pointer, message = problem
+                raise _bad_tools(
+                    f"tool {name[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
+                )
+
+
+def _bad_tools(detail: str) -> Fault:
+    return Fault(FaultKind.INVALID_TOOL_SCHEMA, detail, param="tools")
+
+
+class NotYet:
+    """A client dialect that this version does not have."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise Fault(
+            FaultKind.NOT_FOUND,
+            f"{self._what} is not in this version; use POST /v1/chat/completions",
+            code="not_implemented",
+            status=501,
+        )
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    raise Fault(FaultKind.NOT_FOUND, "there is nothing here; the API's paths begin with /v1")
+
+
+# --- about the proxy itself --------------------------------------------------------------------------------------
+
+
+class Health:
+    """`/healthz`: the process answers. `/readyz`: it takes requests, and a backend is not known to be down."""
+
+    def __init__(self, service: Service, ready: bool) -> None:
+        self._service = service
+        self._ready = ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allow(scope, "GET", "HEAD")
+        if not self._ready or self._service.is_ready():
+            await respond(send, entry_of(scope), 200, b"ok\n", "text/plain")
+            return
+        why = b"draining\n" if self._service.draining else b"every backend is down\n"
+        await respond(send, entry_of(scope), 503, why, "text/plain")
+
+
+class Exposition:
+    """`/metrics`."""
+
+    def __init__(self, service: Service) -> None:
+        self._metrics = service.metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allow(scope, "GET", "HEAD")
+        text = await asyncio.to_thread(self._metrics.render)
+        await respond(send, entry_of(scope), 200, text, CONTENT_TYPE)

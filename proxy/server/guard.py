@@ -1,0 +1,278 @@
+"""What a client may send at all: uvicorn's httptools protocol with limits on the request head and on bad framing.
+
+httptools (llhttp) refuses most of what request smuggling needs. It lets through, and this class refuses: a head of any
+size, no Host or several, a transfer coding besides chunked, an absolute URL as the target, and a client that connects
+and never finishes its head. Whatever is refused costs one log line and one JSON answer, never a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from proxy.dialects import error_body
+from proxy.faults import Fault, FaultKind, limit_fault
+
+# After an answer that came before the request's body had ended: how long the client may take to read it, and how
+# much of its body is thrown away meanwhile. Closing at once would reset the connection, and a client that is still
+# writing would see the reset in place of the answer.
+LINGER_S = 2.0
+LINGER_BYTES = 4 * 1024 * 1024
+
+logger = logging.getLogger("wholecall.http")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    """`max_head_bytes`: request line and header fields. `head_s`: from the connection's or the head's first moment."""
+
+    max_head_bytes: int = 32768
+    max_headers: int = 100
+    head_s: float = 10.0
+
+
+class GuardedApp(Protocol):
+    """The ASGI application of a guarded server; its limits may change while it runs."""
+
+    @property
+    def head_limits(self) -> HeadLimits: ...
+
+
+class _Refused(Exception):
+    """Raised inside a parser callback; `GuardedProtocol._refusal` says why."""
+
+
+class _LingeringTransport:
+    """What a response is written to while the request's body may still be coming: `close` lets the client read."""
+
+    __slots__ = ("_protocol", "_transport", "write")
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self.write = self._transport.write
+
+    def is_closing(self) -> bool:
+        return self._protocol.lingering or self._transport.is_closing()
+
+    def close(self) -> None:
+        self._protocol.close_gently()
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. `scope["state"]["abort"]` drops it at once, whatever is still buffered."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = cast(GuardedApp, config.app).head_limits
+        self._refusal: Fault | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._expects_head = True
+        self._begun = False  # the head's first byte is here
+        self._known = 0  # bytes of the head that the parser has given out
+        self._raw = 0  # bytes of reads that lay wholly inside the head
+        self._fields = 0
+        self._deaf = False  # nothing that this client sends is listened to any more
+        self.lingering = False
+        self._linger_budget = LINGER_BYTES
+        self._linger_timer: asyncio.TimerHandle | None = None
+
+    # --- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_head_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.lingering:
+            self._throw_away(len(data))
+            return
+        if self._deaf:
+            return
+        was_inside = self._begun and self._expects_head
+        super().data_received(data)
+        if self._expects_head and not self._is_done():
+            self._watch_head(len(data) if was_inside else 0)
+
+    def _watch_head(self, size: int) -> None:
+        """A head is not complete yet: it has a limit in bytes and in time. `size`: of a read that lay inside it."""
+        if size:
+            self._raw += size
+            if self._raw > self._limits.max_head_bytes:
+                self._refuse(self._head_too_large())
+                return
+        if self._head_timer is None and (self._begun or self._unanswered is None):
+            self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
+
+    def _is_done(self) -> bool:
+        return self._deaf or self.lingering or self.transport.is_closing()
+
+    def close_gently(self) -> None:
+        """Close; where the request's body is still coming, only after the client had time to read the answer."""
+        if self.cycle.more_body and self.transport.can_write_eof():
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An Upgrade that is not taken is no news: the request is answered as if it had none (RFC 9110, 7.8)."""
+
+    # --- the parser's callbacks
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        self._known = self._raw = self._fields = 0
+        super().on_message_begin()
+        self.scope["state"]["abort"] = self.transport.abort
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > self._limits.max_headers:
+            limit = self._limits.max_headers
+            self._stop(limit_fault("max_headers", limit, "the number of header fields", status=431))
+        self._count(len(name) + len(value) + 4)  # ": " and CRLF
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unset_head_timer()
+        has_body = self._check_head()
+        self._expects_head = self._begun = False
+        super().on_headers_complete()
+        if has_body:
+            self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
+
+    def on_message_complete(self) -> None:
+        self._expects_head = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        cycle = self.cycle
+        if cycle.response_complete and cycle.more_body and not self.pipeline and not self.transport.is_closing():
+            self.close_gently()  # nobody will read the rest of this body
+
+    @property
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The last request whose answer is not complete."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first, whatever uvicorn declares
+        return None if cycle is None or cycle.response_complete else cycle
+
+    # --- refusals
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up (uvicorn calls this, after its own log line): our reason, or bad HTTP."""
+        fault = self._refusal or Fault(FaultKind.INVALID_REQUEST, "the request is not valid HTTP/1.1")
+        cycle = self._unanswered
+        if cycle is not None and (cycle.response_started or not cycle.more_body):
+            # An answer is under way: it must not be mixed with another one. It ends, and then the connection does.
+            self._deaf = True
+            cycle.keep_alive = False
+            if cycle.more_body:
+                self.transport.abort()
+            return
+        self._refuse(fault)
+
+    def _check_head(self) -> bool:
+        """Whether a body follows. Refuses what RFC 9112 forbids or what only attacks need."""
+        version = self.parser.get_http_version()
+        hosts = 0
+        has_body = False
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding":
+                has_body = True
+                if version == "1.0" or value.strip().lower() != b"chunked":
+                    self._stop(Fault(FaultKind.INVALID_REQUEST, "the only transfer coding taken is chunked"))
+            elif name == b"content-length":
+                has_body = value.strip(b"0") != b""
+        if hosts != 1 and not (hosts == 0 and version == "1.0"):
+            self._stop(Fault(FaultKind.INVALID_REQUEST, "a request needs exactly one Host header field"))
+        if not self.url.startswith(b"/"):
+            self._stop(Fault(FaultKind.INVALID_REQUEST, "the request target must be a path"))
+        return has_body
+
+    def _count(self, size: int) -> None:
+        self._known += size
+        if self._known > self._limits.max_head_bytes:
+            self._stop(self._head_too_large())
+
+    def _head_too_large(self) -> Fault:
+        limit = self._limits.max_head_bytes
+        return limit_fault("max_head_bytes", limit, "the request's head", status=431)
+
+    def _stop(self, fault: Fault) -> NoReturn:
+        self._refusal = fault
+        raise _Refused
+
+    def _refuse(self, fault: Fault) -> None:
+        peer = self.client[0] if self.client is not None else ""
+        logger.info("refused: %s", fault, extra={"fields": {"event": "refused", "client": peer}})
+        self._deaf = True
+        cycle = self._unanswered
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        body = error_body("openai-chat", fault)
+        head = [STATUS_LINE[fault.public_status]]
+        head += [b"%s: %s\r\n" % field for field in self.server_state.default_headers]
+        head.append(
+            b"content-type: application/json\r\nx-should-retry: false\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n" % len(body)
+        )
+        self.transport.write(b"".join(head) + body)
+        self._linger()
+
+    # --- time
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:  # the head waits for us, not for the client
+            self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
+        elif self._begun:
+            self._refuse(limit_fault("head_s", self._limits.head_s, "the time for the request's head", status=408))
+        else:
+            self.transport.close()
+
+    def _unset_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _linger(self) -> None:
+        if self.lingering:
+            return
+        self.lingering = True
+        self._unset_head_timer()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _throw_away(self, size: int) -> None:
+        self._linger_budget -= size
+        if self._linger_budget < 0:
+            self.flow.pause_reading()

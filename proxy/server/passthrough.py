@@ -1,0 +1,362 @@
+"""Everything else under /v1: passed on unchanged to the route's backend, streamed both ways, and the list of models."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from proxy.config import Backend, Config
+from proxy.faults import Fault, FaultKind, limit_fault
+from proxy.model.commands import Record
+from proxy.routing.plan import RoutePlan
+from proxy.server.attempt import Attempt
+from proxy.server.endpoints import admit, allow, check_length, entry_of, find_route, header, read_body, too_large
+from proxy.server.entry import Entry
+from proxy.server.limits import Ticket
+from proxy.server.respond import ClientGone, header_block, read_some, respond
+from proxy.server.state import Service, clock
+from proxy.server.upstream import Headers, Reply, request_headers, response_headers
+
+# A path goes upstream behind the backend's base URL, so it is taken only as plain segments: no dot segments, no
+# encoded slashes, dots, backslashes, percent signs or control characters, which somebody might decode once more.
+_PATH = re.compile(
+    rb"(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!2[eEfF5]|5[cC]|[01]|7[fF])[0-9A-Fa-f]{2})+)+/?"
+)
+
+# What describes the body travels with it, both ways.
+_REQUEST_HEADERS = frozenset(
+    {"content-type", "content-length", "content-encoding", "accept", "accept-encoding", "range"}
+)
+_RESPONSE_HEADERS = frozenset(
+    {"content-type", "content-length", "content-encoding", "content-disposition", "content-range", "accept-ranges"}
+    | {"etag", "last-modified"}
+)
+
+T = TypeVar("T")
+
+# Asking a backend for its models must not make `GET /v1/models` hang.
+MODELS_S = 5.0
+MODELS_BYTES = 4 * 1024 * 1024
+
+
+class Passthrough:
+    """Any other path below /v1, with any method, in both directions as it comes. Nothing is looked at but `model`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, entry = self._service, entry_of(scope)
+        config = service.config
+        headers: Headers = scope["headers"]
+        entry.endpoint = "passthrough"
+        if scope["method"] in ("TRACE", "CONNECT"):
+            raise Fault(FaultKind.INVALID_REQUEST, f"{scope['method']} is not passed on", status=405)
+        path = upstream_path(scope)
+        key, ticket = admit(service, config, entry, headers)
+        service.metrics.begin()
+        try:
+            body, model = await self._body(receive, headers, config, entry)
+            plan = config.router.default if model is None else find_route(config, entry, model)
+            if plan is None:
+                raise Fault(FaultKind.NOT_FOUND, "no model is named, and this proxy has no route with the model *")
+            entry.route = plan.label
+            passage = _Passage(service, config, entry, ticket, scope, path, body, key, receive, send)
+            await passage.run(plan)
+        finally:
+            service.metrics.end()
+            ticket.leave()
+
+    async def _body(
+        self, receive: Receive, headers: Headers, config: Config, entry: Entry
+    ) -> tuple[bytes | _Upload, str | None]:
+        """The body, whole only where it is JSON, and the model that it names."""
+        if not entry.unread:
+            return b"", None
+        limit = config.limits.max_request_bytes
+        check_length(headers, limit)
+        kind = (header(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json" or header(headers, b"content-encoding") is not None:
+            return _Upload(receive, limit, config.limits.body_s, entry), None
+        body = await read_body(receive, headers, config)
+        entry.unread = False
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return body, None  # the backend says what it thinks of it
+        model = document.get("model") if isinstance(document, dict) else None
+        entry.model = model if isinstance(model, str) else ""
+        return body, entry.model or None
+
+
+class _Upload:
+    """A request body that is passed on while it comes in. `fault`: why it was broken off."""
+
+    def __init__(self, receive: Receive, limit: int, body_s: float, entry: Entry) -> None:
+        self.over = asyncio.Event()
+        self.fault: Fault | ClientGone | None = None
+        self._receive = receive
+        self._limit = limit
+        self._body_s = body_s
+        self._entry = entry
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size, more = 0, True
+        try:
+            while more:
+                async with asyncio.timeout(self._body_s):
+                    data, more = await read_some(self._receive)
+                size += len(data)
+                if size > self._limit:
+                    raise too_large(self._limit)
+                if data:
+                    yield data
+            self._entry.unread = False
+        except TimeoutError:
+            self.fault = limit_fault("body_s", self._body_s, "the wait for more of the request's body", status=408)
+            raise self.fault from None
+        except (Fault, ClientGone) as fault:
+            self.fault = fault
+            raise
+        finally:
+            self.over.set()
+
+
+class _Passage:
+    """One request on its way to a backend, and its response on the way back."""
+
+    def __init__(
+        self,
+        service: Service,
+        config: Config,
+        entry: Entry,
+        ticket: Ticket,
+        scope: Scope,
+        path: str,
+        body: bytes | _Upload,
+        key: str | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._service = service
+        self._config = config
+        self._entry = entry
+        self._ticket = ticket
+        self._method: str = scope["method"]
+        self._headers: Headers = scope["headers"]
+        query: bytes = scope["query_string"]
+        self._target = path + ("?" + query.decode("latin-1") if query else "")
+        self._abort: Callable[[], None] = scope["state"]["abort"]
+        self._body = body
+        self._key = key
+        self._receive = receive
+        self._send = send
+
+    async def run(self, plan: RoutePlan) -> None:
+        """Raises Fault while nothing of the response has been sent; ClientGone."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            if isinstance(self._body, _Upload):
+                await self._body.over.wait()  # until then the upload itself would notice
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            await self._run(plan, watcher)
+        except asyncio.CancelledError:
+            if not gone:
+                raise
+            task.uncancel()
+            raise ClientGone from None
+        finally:
+            watcher.cancel()
+
+    async def _run(self, plan: RoutePlan, watcher: asyncio.Task[None]) -> None:
+        attempt = await self._open(plan)
+        reply = attempt.reply
+        assert reply is not None
+        try:
+            await self._relay(reply, self._config.limits_for(attempt.backend).max_reply_bytes, attempt)
+        finally:
+            watcher.cancel()
+            attempt.came_to_nothing()
+            await reply.aclose()
+
+    async def _open(self, plan: RoutePlan) -> Attempt:
+        """The first backend that can be reached; a body that is passed on as it comes has one try only."""
+        fault: Fault | None = None
+        for name in self._service.order(plan):
+            backend = self._config.backend(name)
+            self._entry.backend = name
+            limits = self._config.limits_for(backend)
+            places = len(self._ticket.slots)
+            try:
+                self._service.admission.enter_backend(self._ticket, name, limits.max_streams)
+            except Fault as busy:
+                fault = fault or busy
+                continue
+            attempt = Attempt(self._service, backend)
+            try:
+                async with asyncio.timeout(limits.first_byte_s if isinstance(self._body, bytes) else limits.total_s):
+                    reply = await self._ask(backend, plan, limits.connect_s)
+            except TimeoutError:
+                attempt.failed()
+                fault = _timeout("first_byte_s", limits.first_byte_s, f"an answer of backend {name!r}")
+            except Fault as failed:
+                if isinstance(self._body, _Upload) and self._body.fault is not None:
+                    raise self._body.fault from None
+                attempt.failed()
+                fault = failed
+            else:
+                attempt.answered(reply)
+                self._entry.opened_at = clock()
+                return attempt
+            finally:
+                if attempt.reply is None:
+                    attempt.came_to_nothing()
+                    self._ticket.leave_backend(places)
+            self._entry.attempts.append((name, fault.kind.value.code))
+            if isinstance(self._body, _Upload):
+                break
+        assert fault is not None
+        raise fault
+
+    async def _ask(self, backend: Backend, plan: RoutePlan, connect_s: float) -> Reply:
+        headers = request_headers(backend, self._headers, self._key, self._entry.request_id)
+        body = self._body
+        for field, value in self._headers:
+            name = field.decode("latin-1")
+            if name in _REQUEST_HEADERS and not (name == "content-length" and isinstance(body, bytes)):
+                headers[name] = value.decode("latin-1")
+        if isinstance(body, bytes) and self._entry.model and plan.model != self._entry.model:
+            body = orjson.dumps({**orjson.loads(body), "model": plan.model})
+        content = body if isinstance(body, bytes) else aiter(body)
+        url = backend.base_url + self._target
+        return await self._service.upstream.open(
+            backend, url, headers.items(), content, connect_s=connect_s, method=self._method
+        )
+
+    async def _relay(self, reply: Reply, max_bytes: int, attempt: Attempt) -> None:
+        """Status, body headers and body, as they come."""
+        limits = self._config.limits_for(attempt.backend)
+        entry = self._entry
+        record = entry.record = Record(status=reply.status)
+        length = reply.headers.get("content-length", "")
+        if self._method != "HEAD" and length.isdigit() and int(length) > max_bytes:
+            raise limit_fault("max_reply_bytes", max_bytes, "the backend's reply")
+        extra = [field for field in reply.raw_headers if field[0].decode("latin-1") in _RESPONSE_HEADERS]
+        block = header_block((), entry.request_id, [*extra, *response_headers(reply)])
+        entry.upstream_id = reply.headers.get("x-request-id", "")
+        entry.head_sent = True
+        entry.first_byte_at = clock()
+        try:
+            async with asyncio.timeout(limits.total_s):
+                await self._send({"type": "http.response.start", "status": reply.status, "headers": block})
+                while data := await _within(limits.idle_s, "idle_s", "the next bytes", reply.read()):
+                    attempt.succeeded()
+                    record.upstream_bytes += len(data)
+                    if record.upstream_bytes > max_bytes:
+                        raise limit_fault("max_reply_bytes", max_bytes, "the backend's reply")
+                    message = {"type": "http.response.body", "body": data, "more_body": True}
+                    await _within(limits.send_s, "send_s", "the client's reading", self._send(message))
+        except (Fault, TimeoutError) as fault:
+            # Its status and a part of it are with the client: a broken connection is the only sign that is left.
+            record.outcome = "error"
+            record.code = fault.public_code if isinstance(fault, Fault) else "total_s"
+            self._abort()
+            return
+        attempt.succeeded()
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Models:
+    """`GET /v1/models`: what the routes name, and what their backends list as far as a route leads there."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, entry = self._service, entry_of(scope)
+        config = service.config
+        entry.endpoint = "models"
+        allow(scope, "GET", "HEAD")
+        key, ticket = admit(service, config, entry, scope["headers"])
+        try:
+            names = dict.fromkeys(name for route in config.router.routes for name in route.backends)
+            listed = await asyncio.gather(*(self._listed(config.backend(name), scope, key) for name in names))
+        finally:
+            ticket.leave()
+        models = self._merged(config, dict(zip(names, listed, strict=True)))
+        await respond(send, entry, 200, orjson.dumps({"object": "list", "data": models}))
+
+    def _merged(self, config: Config, listed: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        models = {
+            name: {"id": name, "object": "model", "created": self._service.started, "owned_by": "wholecall"}
+            for name in config.router.plain_models
+        }
+        for route in config.router.routes:
+            for backend in () if route.model else route.backends:
+                for model in listed[backend]:
+                    name = route.strip_prefix + model["id"]
+                    plan = config.router.match(name)
+                    if plan is not None and plan.route is route:
+                        models[name] = {**model, "id": name}
+        return list(models.values())
+
+    async def _listed(self, backend: Backend, scope: Scope, key: str | None) -> list[dict[str, Any]]:
+        """The backend's own list; nothing where it has none, or fails."""
+        headers = request_headers(backend, scope["headers"], key, entry_of(scope).request_id)
+        try:
+            async with asyncio.timeout(MODELS_S):
+                reply = await self._service.upstream.open(
+                    backend, f"{backend.base_url}/models", headers.items(), b"", connect_s=MODELS_S, method="GET"
+                )
+                try:
+                    text = bytearray()
+                    while reply.status == 200 and len(text) <= MODELS_BYTES and (piece := await reply.read()):
+                        text += piece
+                finally:
+                    await reply.aclose()
+            document: Any = orjson.loads(text)
+        except (Fault, TimeoutError, orjson.JSONDecodeError):
+            return []
+        data = document.get("data") if isinstance(document, dict) else None
+        entries = data if isinstance(data, list) else []
+        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
+
+def upstream_path(scope: Scope) -> str:
+    """What follows /v1 in the request's path. Raises Fault for one that could lead elsewhere at the backend."""
+    raw: bytes = scope["raw_path"]
+    path = raw.removeprefix(b"/v1")
+    if path == raw or not _PATH.fullmatch(path):
+        raise Fault(
+            FaultKind.INVALID_REQUEST,
+            "this path is not passed on: no empty or dot segments, no encoded slashes, dots or percent signs",
+        )
+    return path.decode("ascii")
+
+
+def _timeout(key: str, seconds: float, what: str) -> Fault:
+    return Fault(FaultKind.TIMEOUT, f"{what} took more than {seconds:g} s ({key})")
+
+
+async def _within(seconds: float, key: str, what: str, work: Awaitable[T]) -> T:
+    """Wait for `work` no longer than that. Raises Fault (TIMEOUT)."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise _timeout(key, seconds, what) from None

@@ -1,0 +1,77 @@
+"""What one configuration means at run time, and what outlives it when the file is loaded anew."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from proxy.config import Backend, Config
+from proxy.routing.health import Breaker
+from proxy.routing.plan import RoutePlan, order
+from proxy.server import logs
+from proxy.server.checker import Checker
+from proxy.server.entry import Entry
+from proxy.server.limits import Admission
+from proxy.server.metrics import Metrics
+from proxy.server.upstream import Upstream
+
+if TYPE_CHECKING:
+    from proxy.server.pump import Pump
+
+clock = time.monotonic
+
+
+class Service:
+    """Belongs to one event loop. `reload` replaces `config` as a whole; an exchange keeps the one it began with."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.draining = False
+        self.started = int(time.time())  # unix seconds
+        self.admission = Admission()
+        self.upstream = Upstream()
+        self.checker = Checker(max_schema_bytes=config.limits.max_schema_bytes)
+        self.metrics = Metrics()
+        self.pumps: set[Pump] = set()
+        self._breakers: dict[str, Breaker] = {}
+        self._show_backends()
+
+    async def start(self) -> None:
+        await self.checker.start()
+
+    async def aclose(self) -> None:
+        await self.upstream.aclose()
+        await self.checker.close()
+
+    def reload(self, config: Config) -> None:
+        """New exchanges see `config` from now on. Breakers and places in use carry over by name."""
+        self.config = config
+        self._show_backends()
+
+    def breaker(self, backend: str) -> Breaker:
+        return self._breakers.setdefault(backend, Breaker())
+
+    def order(self, plan: RoutePlan) -> list[str]:
+        now = clock()
+        return order(plan, random.random(), lambda name: self.breaker(name).is_up(now))
+
+    def show_health(self, backend: str) -> None:
+        self.metrics.backend_up(backend, self.breaker(backend).state(clock()) == "closed")
+
+    def usable(self, backend: Backend) -> bool:
+        """Not known to be down."""
+        return self.breaker(backend.name).is_up(clock())
+
+    def is_ready(self) -> bool:
+        return not self.draining and any(map(self.usable, self.config.backends))
+
+    def write_down(self, entry: Entry) -> None:
+        """Once for each request, when it is over."""
+        entry.ended_at = clock()
+        self.metrics.record(entry)
+        logs.exchange(entry.log_fields())
+
+    def _show_backends(self) -> None:
+        for backend in self.config.backends:
+            self.show_health(backend.name)

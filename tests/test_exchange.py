@@ -1,0 +1,310 @@
+"""The machine of one exchange: what it sends when, what it holds, how it ends. The clock is a number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.checks.judge import judge
+from proxy.dialects.openai_chat.request import read
+from proxy.exchange import Exchange, ExchangeSettings
+from proxy.faults import Fault, FaultKind
+from proxy.model.commands import Check, Command, Finish, Retry, Send, Start, Stop
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_tide",
+        "parameters": {
+            "type": "object",
+            "properties": {"harbor": {"type": "string"}},
+            "required": ["harbor"],
+            "additionalProperties": False,
+        },
+    },
+}
+SETTINGS = ExchangeSettings()
+HEAD = {"content-type": "text/event-stream"}
+
+
+def exchange(settings: ExchangeSettings = SETTINGS, **request: Any) -> Exchange:
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}], "tools": [TOOL], **request}
+    machine = Exchange(read(json.dumps(body).encode()), settings, seed="seed", created=1)
+    assert machine.opened(200, HEAD, 0.0) == []
+    return machine
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **top: Any) -> bytes:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
+    document = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m", "choices": [choice], **top}
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+def call(args: str, *, index: int = 0, call_id: str | None = None, name: str | None = None) -> bytes:
+    entry: dict[str, Any] = {"index": index, "function": {"arguments": args}}
+    if call_id:
+        entry |= {"id": call_id, "type": "function"}
+    if name:
+        entry["function"]["name"] = name
+    return chunk({"tool_calls": [entry]})
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+GOOD = call('{"harbor":"Hull"}', call_id="a", name="get_tide")
+BAD = call('{"town":"Hull"}', index=1, call_id="b", name="get_tide")
+DONE = b"data: [DONE]\n\n"
+
+
+def sent(commands: list[Command]) -> bytes:
+    return b"".join(c.data for c in commands if isinstance(c, Send))
+
+
+def run(machine: Exchange, commands: list[Command], now: float = 0.0) -> list[Command]:
+    """Carry out the checks among the commands; the rest is given back with what the checks released."""
+    out: list[Command] = []
+    for command in commands:
+        if isinstance(command, Check):
+            out += machine.checked([judge(job) for job in command.jobs], now)
+        else:
+            out.append(command)
+    return out
+
+
+def test_nothing_is_sent_before_the_first_output() -> None:
+    machine = exchange()
+    assert machine.receive(ROLE, 0.1) == []
+    assert not machine.used
+    start, send = machine.receive(chunk({"content": "Hi"}), 0.2)
+    assert isinstance(start, Start)
+    assert start.status == 200
+    assert b'"role":"assistant"' in sent([send])
+    assert machine.used
+
+
+def test_a_text_payload_goes_out_verbatim_once_the_role_was_sent() -> None:
+    machine = exchange()
+    machine.receive(ROLE + chunk({"content": "Hi"}), 0.1)
+    payload = chunk({"content": " there"}, x_vendor={"big": 1.50, "text": "a/b"})
+    assert machine.receive(payload, 0.2) == [Send(payload)]
+
+
+def test_a_payload_that_could_hide_a_call_is_written_anew() -> None:
+    machine = exchange()
+    machine.receive(ROLE + chunk({"content": "Hi"}), 0.1)
+    doubled = chunk({"content": "x"}).replace(
+        b'"choices": [', b'"choices": [{"index":0,"delta":{"\\u0074ool_calls":[{"index":0}]}}], "choices": ['
+    )
+    out = sent(machine.receive(doubled, 0.2))
+    assert b"ool_calls" not in out
+    assert b'"content":"x"' in out
+
+
+def test_text_passes_while_a_call_is_held_and_the_call_comes_last() -> None:
+    machine = exchange()
+    assert machine.receive(ROLE + GOOD, 0.1) == []
+    assert b"while" in sent(machine.receive(chunk({"content": "while"}), 0.2))
+    commands = run(machine, machine.receive(chunk(finish="tool_calls") + DONE, 0.3))
+    assert isinstance(commands[0], Stop)
+    assert isinstance(commands[-1], Finish)
+    out = sent(commands)
+    assert out.index(b"get_tide") < out.index(b'"finish_reason":"tool_calls"') < out.index(b"[DONE]")
+
+
+def test_after_a_mere_finish_reason_it_waits_for_settle_and_heartbeats_do_not_prolong_that() -> None:
+    machine = exchange()
+    machine.receive(ROLE + GOOD + chunk(finish="tool_calls"), 1.0)
+    assert machine.deadline == pytest.approx(1.3)
+    machine.receive(b": ping\n\n", 1.2)
+    assert machine.deadline == pytest.approx(1.3)
+    assert machine.tick(1.25) == []
+    commands = run(machine, machine.tick(1.3))
+    assert isinstance(commands[0], Stop)
+    assert isinstance(commands[-1], Finish)
+    assert "done_missing" in commands[-1].record.quirks
+
+
+def test_keep_alive_comments_come_only_while_something_is_held() -> None:
+    machine = exchange()
+    assert machine.deadline is None
+    machine.receive(ROLE, 1.0)
+    assert machine.deadline is None
+    machine.receive(GOOD, 2.0)
+    assert machine.deadline == pytest.approx(10.0)
+    start, send = machine.tick(10.0)
+    assert isinstance(start, Start)
+    assert sent([send]).endswith(b": wholecall\n\n")
+    assert machine.deadline == pytest.approx(20.0)
+
+
+def test_a_signs_of_life_of_the_upstream_is_passed_on_as_a_comment() -> None:
+    machine = exchange()
+    machine.receive(b": processing\n\n", 5.0)
+    assert machine.deadline == pytest.approx(10.0)
+    assert sent(machine.tick(10.0)) == b": wholecall\n\n"
+    assert machine.deadline is None
+
+
+def test_a_plain_reply_gets_no_keep_alive() -> None:
+    machine = exchange(stream=False)
+    machine.receive(ROLE + GOOD, 1.0)
+    assert machine.deadline is None
+
+
+def test_a_failure_before_any_output_can_be_tried_elsewhere_and_the_next_attempt_starts_clean() -> None:
+    machine = exchange()
+    machine.receive(ROLE, 0.1)
+    (retry,) = machine.ended(0.2)
+    assert isinstance(retry, Retry)
+    assert retry.transient
+    machine.opened(200, HEAD, 0.3)
+    commands = run(machine, machine.receive(ROLE + GOOD + chunk(finish="tool_calls") + DONE, 0.4))
+    assert isinstance(commands[-1], Finish)
+    assert commands[-1].record.outcome == "ok"
+
+
+def test_once_a_call_has_come_a_cut_is_an_error_and_no_retry() -> None:
+    machine = exchange()
+    machine.receive(ROLE + GOOD, 0.1)
+    start, send, finish = machine.ended(0.2)
+    assert isinstance(start, Start)
+    assert start.status == 502
+    document = json.loads(sent([send]))
+    assert document["error"]["code"] == "stream_cut"
+    assert [c["verdict"] for c in document["wholecall"]["calls"]] == ["incomplete"]
+    assert isinstance(finish, Finish)
+
+
+def test_after_text_an_error_is_an_event_without_choices_and_without_done() -> None:
+    machine = exchange()
+    machine.receive(ROLE + chunk({"content": "Hi"}), 0.1)
+    out = sent(machine.broken(Fault(FaultKind.STREAM_CUT, "reset"), 0.2))
+    assert b'"error"' in out
+    assert b"choices" not in out
+    assert b"[DONE]" not in out
+
+
+def test_a_reset_after_the_proof_does_no_harm() -> None:
+    machine = exchange()
+    machine.receive(ROLE + GOOD + chunk(finish="tool_calls"), 0.1)
+    commands = run(machine, machine.broken(Fault(FaultKind.STREAM_CUT, "reset"), 0.2))
+    assert b'"finish_reason":"tool_calls"' in sent(commands)
+
+
+@pytest.mark.parametrize(
+    ("mode", "block_as", "names"),
+    [("annotate", "error", 2), ("block", "drop", 1), ("block", "error", 0)],
+)
+def test_the_policy_decides_what_a_faulty_call_does_to_its_neighbour(mode: Any, block_as: Any, names: int) -> None:
+    machine = exchange(replace(SETTINGS, mode=mode, block_as=block_as))
+    commands = run(machine, machine.receive(ROLE + GOOD + BAD + chunk(finish="tool_calls") + DONE, 0.1))
+    out = sent(commands)
+    assert out.count(b'"name":"get_tide","arguments":""') == names
+    if names == 0:
+        assert isinstance(commands[1], Start)
+        assert commands[1].status == 502
+        assert ("x-should-retry", "false") in commands[1].headers
+        document = json.loads(out)
+        assert (document["error"]["type"], document["error"]["code"]) == ("tool_call_blocked", "schema_violation")
+        assert [c["sent_index"] for c in document["wholecall"]["calls"]] == [None, None]
+
+
+def test_the_report_never_stands_inside_a_delta_and_can_be_turned_off() -> None:
+    for annotations, expected in (("always", True), ("problems", False), ("never", False)):
+        machine = exchange(replace(SETTINGS, annotations=annotations))
+        out = sent(run(machine, machine.receive(ROLE + GOOD + chunk(finish="tool_calls") + DONE, 0.1)))
+        documents = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
+        assert any("wholecall" in document for document in documents) is expected
+        assert all("wholecall" not in json.dumps(d["choices"]) for d in documents)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "data"),
+    [
+        ("max_event_bytes", 1000, b"data: " + b"x" * 2000 + b"\n\n"),
+        ("max_arguments_bytes", 100, GOOD + call("x" * 200)),
+        ("max_held_bytes", 100, GOOD + call("x" * 200)),
+        ("max_calls", 1, GOOD + BAD),
+        ("max_events", 2, ROLE + GOOD + BAD),
+        ("max_reply_bytes", 200, ROLE + GOOD + BAD),
+    ],
+)
+def test_each_limit_ends_in_an_error_that_names_limit_value_and_key(limit: str, value: int, data: bytes) -> None:
+    machine = exchange(replace(SETTINGS, **{limit: value}))
+    commands = machine.receive(data, 0.1)
+    if isinstance(commands[0], Retry):
+        commands = machine.abandon(commands[0].fault, 0.2)
+    error = json.loads(sent(commands))["error"]
+    assert error["type"] == "limit_exceeded"
+    assert error["code"] == limit
+    assert str(value) in error["message"]
+
+
+def test_an_error_status_of_the_same_dialect_passes_as_it_came() -> None:
+    machine = Exchange(read(b'{"model":"m","messages":[]}'), SETTINGS, seed="s", created=1)
+    machine.opened(429, {"retry-after": "7", "content-type": "application/json"}, 0.0)
+    body = {"error": {"message": "slow down", "type": "rate", "code": "r", "extra": 1}, "request_id": "q"}
+    machine.receive(json.dumps(body).encode(), 0.1)
+    (retry,) = machine.ended(0.2)
+    assert isinstance(retry, Retry)
+    assert retry.transient
+    start, send, _ = machine.abandon(retry.fault, 0.3)
+    assert isinstance(start, Start)
+    assert start.status == 429
+    assert ("retry-after", "7") in start.headers
+    assert json.loads(sent([send])) == body
+
+
+@pytest.mark.parametrize(("status", "told"), [(401, 502), (403, 502), (302, 502), (404, 404), (503, 503)])
+def test_an_error_status_is_told_as_it_came_unless_it_is_the_proxys_own_affair(status: int, told: int) -> None:
+    machine = Exchange(read(b'{"model":"m","messages":[]}'), SETTINGS, seed="s", created=1)
+    machine.opened(status, {}, 0.0)
+    machine.receive(b"<html><title>key sk-secret is bad</title></html>", 0.1)
+    (retry,) = machine.ended(0.2)
+    assert isinstance(retry, Retry)
+    start, send, _ = machine.abandon(retry.fault, 0.3)
+    assert isinstance(start, Start)
+    assert start.status == told
+    message = json.loads(sent([send]))["error"]["message"]
+    assert "<" not in message
+    if status in (401, 403):
+        assert "sk-secret" not in message
+
+
+def test_when_the_client_is_gone_the_record_says_so_once() -> None:
+    machine = exchange()
+    machine.receive(ROLE + chunk({"content": "Hi"}), 0.1)
+    (finish,) = machine.gone(0.2)
+    assert isinstance(finish, Finish)
+    assert finish.record.outcome == "gone"
+    assert machine.gone(0.3) == []
+    assert machine.abandon(Fault(FaultKind.SHUTDOWN, "x"), 0.4) == []
+
+
+def test_a_plain_document_that_needs_nothing_goes_out_byte_for_byte() -> None:
+    body = b'{ "id": "c", "object": "chat.completion", "created": 1, "model": "m", "x": 1.50, "choices": [{"index": 0,'
+    body += b' "message": {"role": "assistant", "content": "hi", "refusal": null}, "finish_reason": "stop"}] }'
+    machine = exchange(stream=False)
+    machine.receive(body, 0.1)
+    assert sent(run(machine, machine.ended(0.2))) == body
+
+
+PIECES = [ROLE, chunk({"content": "Hi "}), GOOD, chunk({"content": "there"}), BAD, chunk(finish="tool_calls"), DONE]
+
+
+@given(st.lists(st.integers(0, 5000), max_size=20))
+def test_the_same_bytes_cut_anywhere_give_the_same_body(at: list[int]) -> None:
+    whole = b"".join(PIECES)
+    edges = sorted({0, len(whole), *(a % len(whole) for a in at)})
+    bodies = []
+    for cut in ([0, len(whole)], edges):
+        machine = exchange(replace(SETTINGS, mode="annotate", annotations="always"))
+        commands: list[Command] = []
+        for a, b in zip(cut, cut[1:], strict=False):
+            commands += run(machine, machine.receive(whole[a:b], 0.1))
+        bodies.append(sent(commands))
+    assert bodies[0] == bodies[1]

@@ -1,0 +1,68 @@
+"""Every quirk in the table is reached by a case, and what is counted is what is reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+import casefile
+from casefile import Case
+from proxy.dialects.openai_chat import request as openai_request
+from proxy.exchange import ExchangeSettings
+from proxy.model.findings import QUIRKS, Quirk
+from proxy.replay.inprocess import Answer, run
+from proxy.replay.recording import Recording
+
+CASES = casefile.read_all()
+ELSEWHERE = {
+    Quirk.SCHEMA_UNCOMPILABLE,  # needs a setting: see below
+    # of a request that is written anew in another dialect, not of a reply
+    Quirk.FIELD_NOT_CARRIED,
+    Quirk.HISTORY_ARGS_WRAPPED,
+    Quirk.HISTORY_RESULT_ORPHANED,
+    Quirk.HISTORY_ID_DOUBLED,
+    Quirk.HISTORY_ID_MAPPED,
+}
+SETTINGS = casefile.settings("annotate")
+
+
+def answer_to(case: Case) -> Answer:
+    return run(openai_request.read(case.body), case.recording, SETTINGS)
+
+
+def test_every_quirk_has_its_row() -> None:
+    assert set(QUIRKS) == set(Quirk)
+    assert all(row.meaning and row.evidence for row in QUIRKS.values())
+
+
+def test_every_quirk_is_reached() -> None:
+    reached = {quirk for case in CASES for quirk in (answer_to(case).record or pytest.fail(case.id)).quirks}
+    assert sorted(set(Quirk) - reached - ELSEWHERE) == []
+
+
+def test_a_schema_that_does_not_compile_is_a_quirk_where_the_configuration_skips_it() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": 7}}}
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+    entry = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [entry]}, "finish_reason": "tool_calls"}]}
+    stream = b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n"
+    recording = Recording("r", "", "openai-chat", (stream,), headers={"content-type": "text/event-stream"})
+    settings: ExchangeSettings = dataclasses.replace(SETTINGS, skip_uncompilable=True)
+    record = run(openai_request.read(json.dumps(body).encode()), recording, settings).record
+    assert record is not None
+    assert Quirk.SCHEMA_UNCOMPILABLE in record.quirks
+    assert record.verdicts == ["valid"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.expect["error"]], ids=lambda case: case.id)
+def test_the_record_names_what_the_report_names(case: Case) -> None:
+    answer = answer_to(case)
+    stream = bool(case.recording.request.get("stream"))
+    reply = casefile.read_reply(answer.status, answer.headers, bytes(answer.body), stream=stream)
+    entries: list[dict[str, Any]] = reply.report
+    assert answer.record is not None
+    assert set(answer.record.quirks) == {*reply.quirks, *(quirk for entry in entries for quirk in entry["quirks"])}
+    assert [str(verdict) for verdict in answer.record.verdicts] == [entry["verdict"] for entry in entries]

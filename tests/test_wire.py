@@ -1,0 +1,161 @@
+"""Framing, bodies and content-encoding: what bytes are, however they are cut."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.faults import Fault
+from proxy.model.findings import Quirk
+from proxy.wire.body import BodyReader
+from proxy.wire.encoding import inflater
+from proxy.wire.jsondoc import NotJson, documents, dump, join_surrogates, load, one_line
+from proxy.wire.sse import Frame, SseDecoder
+
+LIMIT = 1 << 20
+
+
+def events(pieces: list[bytes], limit: int = LIMIT) -> tuple[list[Frame], list[Quirk], bytes]:
+    quirks: list[Quirk] = []
+    decoder = SseDecoder(limit, quirks.append)
+    frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+    return [*frames, *decoder.close()], quirks, bytes(decoder.leftover)
+
+
+def cuts(data: bytes, at: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(a % (len(data) + 1) for a in at)})
+    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+
+TABLE: list[tuple[bytes, list[Frame]]] = [
+    (b"data: a\n\n", [Frame(b"", b"a")]),
+    (b"data:a\n\ndata: b\n\n", [Frame(b"", b"a"), Frame(b"", b"b")]),
+    (b"data: a\r\n\r\ndata: b\r\r", [Frame(b"", b"a"), Frame(b"", b"b")]),
+    (b"data: a\ndata: b\n\n", [Frame(b"", b"a\nb")]),
+    (b"event: x\ndata: a\nid: 1\nretry: 5\n\n", [Frame(b"x", b"a")]),
+    (b": ping\n\ndata: a\n\n:\n\n", [Frame(b"", b"a")]),
+    (b"data\n\n", [Frame(b"", b"")]),
+    (b"data:  two blanks\n\n", [Frame(b"", b" two blanks")]),
+    (b"\xef\xbb\xbfdata: a\n\n", [Frame(b"", b"a")]),
+    (b"data: \xe2\x80\xa8 is no line end\n\n", [Frame(b"", b"\xe2\x80\xa8 is no line end")]),
+    (b"data: pending", [Frame(b"", b"pending")]),
+    (b"\n\n\ndata: a\n\n\n\n", [Frame(b"", b"a")]),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), TABLE)
+def test_events_are_framed_as_the_standard_says_at_every_cut(body: bytes, expected: list[Frame]) -> None:
+    for cut in range(len(body)):
+        assert events([body[:cut], body[cut:]])[0] == expected
+    assert events([body[i : i + 1] for i in range(len(body))])[0] == expected
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 1000), max_size=12))
+def test_junk_gives_the_same_events_however_it_is_cut(body: bytes, at: list[int]) -> None:
+    assert events(cuts(body, at)) == events([body])
+
+
+def test_an_error_field_and_lines_that_are_no_fields_are_kept() -> None:
+    frames, quirks, leftover = events([b'error: {"message": "x"}\n\n{"error": 1,\n"code": 2}\n'])
+    assert frames == [Frame(b"error", b'{"message": "x"}')]
+    assert quirks == [Quirk.ERROR_FIELD]
+    assert leftover == b'{"error": 1,\n"code": 2}\n'
+
+
+def test_an_endless_line_ends_in_a_fault_that_names_the_limit() -> None:
+    decoder = SseDecoder(1000, lambda quirk: None)
+    with pytest.raises(Fault, match=r"max_event_bytes.*1000"):
+        for _ in range(100):
+            decoder.feed(b"data: " + b"x" * 50)
+
+
+def test_a_drip_of_single_bytes_costs_no_more_than_its_length() -> None:
+    decoder = SseDecoder(LIMIT, lambda quirk: None)
+    whole = b"data: " + b"x" * 200_000 + b"\n\n"
+    frames = [frame for byte in whole for frame in decoder.feed(bytes((byte,)))]
+    assert [len(frame.data) for frame in frames] == [200_000]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'  {"a": 1}', "document"),
+        (b"\xef\xbb\xbf[1]", "document"),
+        (b"<!doctype html>", "page"),
+        (b": ping\n\n", "events"),
+        (b"data: {}\n\n", "events"),
+        (b"\n \n", "unknown"),
+    ],
+)
+def test_a_body_is_told_by_its_first_significant_byte(body: bytes, kind: str) -> None:
+    for cut in range(len(body)):
+        reader = BodyReader(LIMIT, LIMIT, lambda quirk: None)
+        reader.feed(body[:cut])
+        reader.feed(body[cut:])
+        assert reader.kind == kind
+
+
+def test_a_document_over_its_limit_ends_in_a_fault_that_names_it() -> None:
+    reader = BodyReader(LIMIT, 1000, lambda quirk: None)
+    with pytest.raises(Fault, match="max_reply_bytes"):
+        for _ in range(100):
+            reader.feed(b'{"a": "' + b"x" * 50)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
+def test_compressed_bodies_are_decoded_at_every_cut(encoding: str) -> None:
+    text = b"data: hello\n\n" * 20
+    raw = zlib.compressobj(wbits=-15)
+    packed = {
+        "gzip": lambda: gzip.compress(text),
+        "deflate": lambda: zlib.compress(text),
+        "raw": lambda: raw.compress(text) + raw.flush(),
+    }[encoding]()
+    for cut in range(len(packed)):
+        inflate = inflater("deflate" if encoding == "raw" else encoding, LIMIT)
+        assert inflate is not None
+        assert b"".join([*inflate.feed(packed[:cut]), *inflate.feed(packed[cut:])]) == text
+        assert inflate.complete
+
+
+def test_a_bomb_is_stopped_at_the_limit() -> None:
+    inflate = inflater("gzip", 5_000_000)
+    assert inflate is not None
+    with pytest.raises(Fault, match="max_reply_bytes"):
+        inflate.feed(gzip.compress(bytes(100_000_000)))
+
+
+def test_an_unknown_encoding_is_refused_and_named() -> None:
+    with pytest.raises(Fault, match="br"):
+        inflater("br", LIMIT)
+    assert inflater("identity", LIMIT) is None
+
+
+def test_glued_documents_are_taken_apart_and_others_refused() -> None:
+    assert documents(b'{"a":1}\n{"b":2}') == ([{"a": 1}, {"b": 2}], [Quirk.EVENTS_GLUED])
+    assert documents(b'{"a":"\\ud83d"}')[0] == [{"a": "\ud83d"}]
+    for bad in (b"", b"{", b'{"a":1}x', b"[" * 100_000):
+        with pytest.raises(NotJson):
+            documents(bad)
+
+
+def test_integers_are_read_and_written_whole() -> None:
+    text = b'{"id":123456789012345678901234567890}'
+    assert dump(load(text)) == text
+
+
+def test_line_separators_are_escaped_so_that_the_document_means_the_same() -> None:
+    document = {"a": "x\u2028y\u2029z\u0085"}
+    out = one_line(json.dumps(document, ensure_ascii=False).encode())
+    assert out.decode().splitlines() == [out.decode()]
+    assert json.loads(out) == document
+
+
+def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
+    assert join_surrogates("a\ud83d\ude80b") == "a\U0001f680b"
+    assert join_surrogates("a\ud83d") == "a\ufffd"
