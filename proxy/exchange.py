@@ -16,14 +16,14 @@ A failure of which nothing was used gives `Retry`; the shell then opens another 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from proxy.assembly.identity import give_id
 from proxy.assembly.names import declared_name
 from proxy.assembly.slots import HeldCall, Slots
+from proxy.assembly.text import TextMemory
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS
 from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope
@@ -33,15 +33,15 @@ from proxy.model.commands import Check, Command, Finish, Record, Retry, Send, St
 from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
+from proxy.policy import upstream_faults
 from proxy.policy.report import Annotations, report
 from proxy.policy.rules import BlockAs, Mode, decide
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import Inflater, inflater
-from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
+from proxy.wire.jsondoc import join_surrogates
 from proxy.wire.sse import Frame
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
-_MESSAGE_LIMIT = 500  # characters of an upstream's own error message towards the client
 _KEEPALIVE = b": wholecall\n\n"
 _STREAM_HEADERS = (
     ("content-type", "text/event-stream"),
@@ -81,35 +81,10 @@ class _Choice:
     late: list[Piece] = field(default_factory=list)  # blocks other than text that followed a held call
     visible: bool = False
     finish: FinishDelta | None = None
-    text: _TextMemory = field(default_factory=lambda: _TextMemory())
+    text: TextMemory = field(default_factory=TextMemory)
 
     def follows_a_call(self, order: int) -> bool:
         return any(call.key is not None and call.key < order for call in self.slots.calls)
-
-
-class _TextMemory:
-    """Tells whether a text is the whole of what was sent before, in constant memory."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-        self._recent: list[str] = []
-        self._empty = True
-
-    def add(self, text: str) -> None:
-        self._recent.append(text)
-        self._empty = False
-        if len(self._recent) >= 1024:
-            self._digest()
-
-    def is_all(self, text: str) -> bool:
-        if self._empty:
-            return False
-        self._digest()
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() == self._hash.digest()
-
-    def _digest(self) -> None:
-        self._hash.update("".join(self._recent).encode("utf-8", "surrogatepass"))
-        self._recent.clear()
 
 
 _State = Literal["waiting", "reading", "refused", "checking", "over"]
@@ -151,8 +126,8 @@ class Exchange:
         self._quirks: list[Quirk] = []
         self._pending: list[Piece] = []  # pieces without model output, before the first that has some
         self._usage: UsageDelta | None = None
-        self._proof = False
         self._done_seen = False
+        self._whole_seen = False
         self._data_at = 0.0
         self._flowing = False  # model output was given to the encoder
         self._holding = False
@@ -263,7 +238,7 @@ class Exchange:
         """When `tick` is wanted next; None: not at all."""
         if self._state == "reading":
             keepalive = self._sent_at + self._settings.keepalive_s if self._keeps_alive() else None
-            if self._proof:
+            if self._settles():
                 settle = self._data_at + self._settings.settle_s
                 return settle if keepalive is None else min(settle, keepalive)
             return keepalive
@@ -273,7 +248,7 @@ class Exchange:
         """Time has passed: conclude a reply that has settled, or send a comment while something is held."""
         if self._state != "reading":
             return []
-        if self._proof and now >= self._data_at + self._settings.settle_s:
+        if self._settles() and now >= self._data_at + self._settings.settle_s:
             self._note(Quirk.DONE_MISSING)
             return [Stop(), *self._conclude(now, stop=False)]
         if self._keeps_alive() and now >= self._sent_at + self._settings.keepalive_s:
@@ -344,7 +319,7 @@ class Exchange:
         frames = self._body.close()
         if self._body.kind == "page":
             page = frames[0].data if frames else b""
-            raise Fault(FaultKind.BAD_BODY, f"the upstream answered with an HTML page: {_plain(decode(page)[0])}")
+            raise upstream_faults.page(page)
         if self._body.kind == "document":
             self._document_body(frames[0], now)
             return self._done_seen
@@ -356,7 +331,7 @@ class Exchange:
             self._note(Quirk.EVENT_UNTERMINATED)
             if self._deltas(deltas, now):
                 return True
-        return self._deltas(decoder.close(), now)
+        return False
 
     def _document_body(self, frame: Frame, now: float) -> None:
         decoder = self._decoder
@@ -370,9 +345,8 @@ class Exchange:
         self._document = frame.data
         self._events += 1
         self._deltas(deltas, now)
-        self._deltas(decoder.close(), now)
-        if any(isinstance(d, FinishDelta) for d in deltas) or self._choices:
-            self._proof = True  # a plain reply: the whole document, with at least one choice
+        if self._choices:
+            self._whole_seen = True  # a plain reply: the whole document, with at least one choice
 
     def _deltas(self, deltas: list[Delta], now: float) -> bool:
         """Take in the deltas of one event; True where the reply ended. Raises Fault."""
@@ -391,9 +365,9 @@ class Exchange:
                     self._note(Quirk.USAGE_REPEATED)
                 self._usage = delta
             elif isinstance(delta, Failed):
-                raise self._in_band(delta)
+                raise upstream_faults.in_band(delta, same_dialect=self._same_dialect)
             elif isinstance(delta, Done):
-                self._done_seen = self._proof = True
+                self._done_seen = True
                 return True
         return False
 
@@ -482,14 +456,8 @@ class Exchange:
 
     def _finish(self, delta: FinishDelta) -> None:
         if delta.reason == "error":
-            raise Fault(
-                FaultKind.UPSTREAM_ERROR,
-                f"the upstream ended the reply with finish_reason {delta.raw[:80]!r}",
-                code=delta.raw[:80],
-                transient=True,
-            )
+            raise upstream_faults.finish_error(delta.raw)
         choice = self._choice(delta.choice)
-        self._proof = True
         if delta.raw not in ("stop", "tool_calls", "length", "content_filter", "function_call"):
             self._note(Quirk.FINISH_WORD)
         if choice.finish is None:
@@ -502,6 +470,18 @@ class Exchange:
             delta.reason, delta.raw = choice.finish.reason, choice.finish.raw
         choice.finish = delta
 
+    @property
+    def _proof(self) -> bool:
+        """Whether the end was confirmed: a final event, a whole document, or a finish reason of every choice."""
+        if self._done_seen or self._whole_seen:
+            return True
+        return bool(self._choices) and all(choice.finish is not None for choice in self._choices.values())
+
+    def _settles(self) -> bool:
+        """Whether nothing more is owed: where several choices were asked for, none that never came is waited for
+        less than a silent upstream is."""
+        return self._proof and len(self._choices) >= self._request.choices
+
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _conclude(self, now: float, *, stop: bool = True) -> list[Command]:
@@ -509,6 +489,8 @@ class Exchange:
         commands: list[Command] = [Stop()] if stop else []
         if not self._choices:
             return [*commands, *self._fail(self._cut(), now)]
+        assert self._decoder is not None
+        self._deltas(self._decoder.close(), now)
         commands += self._flush(now)
         jobs: list[CallCheck] = []
         for judged, held in self._identify():
@@ -549,6 +531,7 @@ class Exchange:
                     held.quirks,
                     extra=held.extra,
                     function_extra=held.function_extra,
+                    key=held.key,
                 )
                 out.append((call, held))
         return out
@@ -620,8 +603,7 @@ class Exchange:
         """The delivered calls, each behind the blocks that came before it."""
         late = choice.late
         for call in calls:
-            order = choice.slots.calls[call.index].key if late else None
-            while late and order is not None and (late[0].order or 0) < order:
+            while late and call.key is not None and (late[0].order or 0) < call.key:
                 self._out.append(self._encoder.piece(late.pop(0)))
             self._out.append(self._encoder.call(call))
         self._out += [self._encoder.piece(piece) for piece in late]
@@ -641,7 +623,7 @@ class Exchange:
 
     def _unchanged(self) -> bool:
         """Whether a whole document may go out as it came: same dialect, no call, nothing mended or reported."""
-        if self._request.stream or self._dialect != self._request.dialect or self._judged or self._quirks:
+        if self._request.stream or not self._same_dialect or self._judged or self._quirks:
             return False
         if any(c.blank or c.finish is None or c.finish.raw != self._reason(i) for i, c in self._choices.items()):
             return False
@@ -692,22 +674,6 @@ class Exchange:
         body = self._client.error_body(fault, found)
         return [Start(fault.public_status, (*_JSON_HEADERS, *fault.headers)), Send(body), *self._finished(now)]
 
-    def _in_band(self, failed: Failed) -> Fault:
-        """The upstream's own error inside a reply that began well. Its code is an HTTP status where it is one."""
-        status = None
-        code = failed.code
-        if code is not None and code.isdigit() and 400 <= int(code) < 600 and code not in ("401", "403"):
-            status = int(code)
-        same = self._dialect == self._request.dialect and failed.error is not None
-        return Fault(
-            FaultKind.UPSTREAM_ERROR,
-            _plain(failed.message),
-            code=code[:80] if code else None,
-            status=status,
-            error=failed.error if same else None,
-            transient=True,
-        )
-
     def _cut(self) -> Fault:
         """The body ended without proof of the end: what was left over may say why."""
         leftover = self._body.leftover.strip()
@@ -719,16 +685,7 @@ class Exchange:
         return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended without a finish_reason or a final event")
 
     def _leftover(self, data: bytes) -> Fault:
-        """Bytes that are no event: one JSON error object is that error, anything else a cut."""
-        try:
-            found, _ = documents(data)
-        except NotJson:
-            found = []
-        if len(found) == 1:
-            failed = UPSTREAM_DIALECTS[self._dialect].failure(found[0])
-            if failed is not None:
-                return self._in_band(failed)
-        return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended inside an event")
+        return upstream_faults.leftover(data, self._failure_of, same_dialect=self._same_dialect)
 
     def _collect(self, data: bytes) -> None:
         if self._inflater is not None:
@@ -740,44 +697,22 @@ class Exchange:
         self._error_body += data[:room]
 
     def _refusal(self) -> Fault:
-        """An error status. Of the same dialect and a JSON object with `error`: as it came; else mapped."""
-        status = self._status
-        headers = tuple((k, v) for k, v in self._headers.items() if k == "retry-after" and len(v) <= 64 and v.isascii())
-        transient = status in (408, 429) or 500 <= status < 600
-        if status in (401, 403) and self._own_key:
-            return Fault(
-                FaultKind.UPSTREAM_ERROR,
-                f"the backend refused the credential that this proxy is configured with (status {status})",
-                code=str(status),
-                transient=False,
-            )
-        if not 400 <= status < 600:
-            return Fault(
-                FaultKind.UPSTREAM_ERROR,
-                f"the upstream answered with status {status}",
-                code=str(status),
-                transient=False,
-            )
-        text = decode(bytes(self._error_body))[0]
-        document: Any = None
-        try:
-            found, _ = documents(bytes(self._error_body))
-            document = found[0]
-        except NotJson:
-            pass
-        failed = UPSTREAM_DIALECTS[self._dialect].failure(document)
-        fault = Fault(
-            FaultKind.UPSTREAM_ERROR,
-            _plain(failed.message if failed else text) or f"the upstream answered with status {status}",
-            code=(failed.code if failed and failed.code else str(status))[:80],
-            status=status,
-            headers=headers,
-            transient=transient,
+        return upstream_faults.refusal(
+            self._status,
+            self._headers,
+            bytes(self._error_body),
+            self._failure_of,
+            own_key=self._own_key,
+            same_dialect=self._same_dialect,
         )
-        same = failed is not None and self._dialect == self._request.dialect
-        if same and isinstance(document, dict) and isinstance(document.get("error"), dict):
-            fault.error, fault.document = document["error"], document
-        return fault
+
+    @property
+    def _failure_of(self) -> Callable[[Any], Failed | None]:
+        return UPSTREAM_DIALECTS[self._dialect].failure
+
+    @property
+    def _same_dialect(self) -> bool:
+        return self._dialect == self._request.dialect
 
     # --- output ------------------------------------------------------------------------------------------------
 
@@ -833,18 +768,3 @@ class Exchange:
 def _is_output(piece: Piece) -> bool:
     """Whether a piece is model output: anything in its delta but the role."""
     return bool(piece.text or piece.reasoning or piece.refusal or any(key != "role" for key in piece.delta))
-
-
-def _plain(text: str) -> str:
-    """An upstream's message for a client: no markup, no control characters, one line, at most 500 characters."""
-    out: list[str] = []
-    inside = False
-    for character in text[: 8 * _MESSAGE_LIMIT]:
-        if character == "<":
-            inside = True
-        elif character == ">" and inside:
-            inside = False
-            out.append(" ")
-        elif not inside:
-            out.append(character if character.isprintable() else " ")
-    return " ".join("".join(out).split())[:_MESSAGE_LIMIT]

@@ -189,6 +189,8 @@ class Slots:
                 return None
             if delta.is_object and owner.objects[-1]:
                 return owner  # snapshots of one object: they are merged
+            if not delta.arguments.lstrip().startswith("{"):
+                return owner  # white space or a control token behind the object, the name on every fragment
             return self._open(delta, Quirk.INDEX_REUSED)
         elif delta.name and self._another_tool(owner, delta.name):
             return self._open(delta, Quirk.INDEX_REUSED)

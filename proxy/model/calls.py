@@ -80,6 +80,7 @@ class JudgedCall:
     """A call of the finished reply: who it is towards the client, its verdict, and whether it was sent.
 
     `index` counts the choice's calls, withheld ones too; `sent_index` is the index on the wire, None if withheld.
+    `key` is its place among the reply's blocks, where the upstream's dialect numbers them.
     `text` is the arguments as they may be delivered; for a faulty call the characters as they came.
     """
 
@@ -96,3 +97,4 @@ class JudgedCall:
     extra: dict[str, Any] = field(default_factory=dict)
     function_extra: dict[str, Any] = field(default_factory=dict)
     sent_index: int | None = None
+    key: int | None = None

@@ -10,27 +10,47 @@ from typing import Literal
 
 from proxy.faults import limit_fault
 from proxy.model.findings import Quirk
+from proxy.wire.jsonarray import ArrayDecoder
+from proxy.wire.jsondoc import decode
+from proxy.wire.jsonscan import JsonScan
+from proxy.wire.ndjson import NdjsonDecoder
 from proxy.wire.sse import Frame, SseDecoder
 
+_BOM = b"\xef\xbb\xbf"
 _BLANK_LIMIT = 65_536  # white space before the first significant byte; what begins with more is read as events
 
-BodyKind = Literal["unknown", "events", "document", "page"]
+BodyKind = Literal["unknown", "events", "lines", "array", "document", "page"]
+Framing = Literal["events", "lines", "array"]
 
 
 class BodyReader:
     """Frames out of a body whose kind shows at its first significant byte.
 
-    `events`: frames as they come. `document` (JSON) and `page` (HTML): one frame, at the end. A document is limited
-    by `document_limit` (`max_reply_bytes`), an event by `event_limit` (`max_event_bytes`).
+    `events`, `lines` and `array`: frames as they come. `document` (JSON) and `page` (HTML): one frame, at the end. A
+    document is limited by `document_limit` (`max_reply_bytes`), an event by `event_limit` (`max_event_bytes`).
+
+    `framing` is what the dialect's streams may be besides events: JSON lines, or one JSON array (then what begins
+    with a bracket is no document). Use `events` where no stream was asked for.
     """
 
-    def __init__(self, event_limit: int, document_limit: int, note: Callable[[Quirk], None]) -> None:
+    def __init__(
+        self, event_limit: int, document_limit: int, note: Callable[[Quirk], None], framing: Framing = "events"
+    ) -> None:
         self.kind: BodyKind = "unknown"
         self._sse = SseDecoder(event_limit, note)
+        self._lines = NdjsonDecoder(event_limit)
+        self._array = ArrayDecoder(event_limit)
+        self._framing = framing
+        self._first_line_seen = False
         self._document_limit = document_limit
         self._note = note
         self._parts: list[bytes] = []
         self._size = 0
+
+    @property
+    def streamed(self) -> bool:
+        """Whether frames are given as they come."""
+        return self.kind in ("events", "lines", "array")
 
     @property
     def comments(self) -> int:
@@ -39,42 +59,74 @@ class BodyReader:
 
     @property
     def leftover(self) -> bytes:
-        """Lines of an event stream that were no fields: relays write their error there, without `data:`."""
-        return bytes(self._sse.leftover)
+        """What was no frame: lines that were no fields of an event (relays write their error there, without `data:`),
+        or what stood behind the array."""
+        return bytes(self._array.leftover if self.kind == "array" else self._sse.leftover)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Frames completed by `data`. Raises Fault (limits)."""
         if self.kind == "events":
             return self._sse.feed(data)
+        if self.kind == "array":
+            return self._array.feed(data)
+        if self.kind == "lines":
+            return self._whole_lines(self._lines.feed(data))
         self._parts.append(data)
         self._size += len(data)
         if self._size > self._document_limit:
             raise limit_fault("max_reply_bytes", self._document_limit, "the upstream's reply")
         if self.kind == "unknown":
             self._sniff()
-            if self.kind == "events":
+            if self.streamed:
                 data = b"".join(self._parts)
                 self._parts.clear()
-                return self._sse.feed(data)
+                return self.feed(data if self.kind == "events" else self._without_mark(data))
         return []
 
     def close(self) -> list[Frame]:
         """What was pending when the body ended."""
         if self.kind == "events":
             return self._sse.close()
+        if self.kind == "array":
+            return self._array.close()
+        if self.kind == "lines":
+            return self._lines.close()
         whole = b"".join(self._parts)
         self._parts.clear()
         if self.kind == "unknown":
             return []
-        if whole.startswith(b"\xef\xbb\xbf"):
-            self._note(Quirk.BOM)
-            whole = whole[3:]
-        return [Frame(b"", whole)]
+        return [Frame(b"", self._without_mark(whole))]
+
+    def _without_mark(self, data: bytes) -> bytes:
+        if not data.startswith(_BOM):
+            return data
+        self._note(Quirk.BOM)
+        return data[len(_BOM) :]
 
     def _sniff(self) -> None:
         head = b"".join(self._parts) if len(self._parts) > 1 else self._parts[0]
         self._parts = [head]
-        text = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
-        if len(head) < _BLANK_LIMIT and (not text or b"\xef\xbb\xbf".startswith(text)):
+        text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
+        if len(head) < _BLANK_LIMIT and (not text or _BOM.startswith(text)):
             return
-        self.kind = "document" if text[:1] in b"{[" else "page" if text[:1] == b"<" else "events"
+        first = text[:1]
+        if first == b"{" and self._framing == "lines":
+            self.kind = "lines"
+        elif first == b"[" and self._framing == "array":
+            self.kind = "array"
+        else:
+            self.kind = "document" if first in b"{[" else "page" if first == b"<" else "events"
+
+    def _whole_lines(self, frames: list[Frame]) -> list[Frame]:
+        """`frames`, unless the first line shows that this is one document over several lines."""
+        if self._first_line_seen or not frames:
+            return frames
+        self._first_line_seen = True
+        scan = JsonScan()
+        scan.feed(decode(frames[0].data)[0])
+        if scan.complete or not scan.prefix:
+            return frames
+        self.kind = "document"
+        self._parts = [b"\n".join((*(frame.data for frame in frames), self._lines.pending))]
+        self._size = len(self._parts[0])
+        return []

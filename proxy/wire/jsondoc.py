@@ -35,6 +35,11 @@ def load(data: bytes) -> Any:
         raise NotJson(str(error)) from None
 
 
+def exact(document: Any, data: bytes) -> Any:
+    """`document`, which orjson read from `data`, with its long integers whole: what is written anew must keep them."""
+    return document if _LONG_INTEGER.search(data) is None else load(data)
+
+
 def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     """The documents in one event's data (one, where all is well), and what was odd. Raises NotJson."""
     try:

@@ -217,6 +217,14 @@ def members(text: str) -> list[tuple[str, str]]:
     return [(key, text[begin:end]) for key, begin, end in _object_spans(text, at)]
 
 
+def items(text: str) -> list[str]:
+    """The source characters of each element of the JSON array that `text` is. ValueError if the text is no array."""
+    at = _skip(text, 0)
+    if text[at : at + 1] != "[":
+        raise ValueError("not an array")
+    return [text[begin:end] for begin, end in _item_spans(text, at)]
+
+
 def value_span(text: str, path: Sequence[str | int]) -> str | None:
     """The source characters of the value at `path` in the JSON document `text`; None if there is none.
 

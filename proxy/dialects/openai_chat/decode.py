@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from proxy.dialects.base import BadEvent, Envelope
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, first_document, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, exact, first_document, join_surrogates
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame, SseDecoder
 
@@ -50,15 +52,17 @@ class ChatDecoder:
         data = frame.data
         if data == b"[DONE]":
             return [Done()]
-        if not frame.event:
-            try:
-                found, quirks = documents(data)
-            except NotJson as error:
-                return self._odd(data, str(error))
-            if len(found) == 1 and not quirks:
-                return self._document(found[0], data)
-            return self._several(found, quirks)
-        return self._named(frame)
+        if frame.event:
+            return self._named(frame)
+        try:
+            document = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return self._tolerant(data)
+        if self._verbatim and type(document) is dict:
+            piece = self._fast(document, data)
+            if piece is not None:
+                return [piece]
+        return self._document(document, data)
 
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, or of a document with events behind it."""
@@ -76,6 +80,16 @@ class ChatDecoder:
             return out
         if len(found) == 1 and not quirks:
             return self._whole(found[0], frame.data)
+        return self._several(found, quirks)
+
+    def _tolerant(self, data: bytes) -> list[Delta]:
+        """An event that a strict parser refuses: lone halves of characters, several documents, or no JSON."""
+        try:
+            found, quirks = documents(data)
+        except NotJson as error:
+            return self._odd(data, str(error))
+        if len(found) == 1 and not quirks:
+            return self._document(found[0], data)
         return self._several(found, quirks)
 
     def _several(self, found: list[Any], quirks: list[Quirk]) -> list[Delta]:
@@ -134,19 +148,15 @@ class ChatDecoder:
                 if failure:
                     return [failure]
             raise BadEvent("a JSON value that is no object")
-        choices = document.get("choices")
-        if self._verbatim and data is not None and type(choices) is list and len(choices) == 1:
-            piece = self._fast(document, choices[0], data)
-            if piece is not None:
-                return [piece]
         failure = _failure(document)
         if failure:
             return [failure]
         return self._take_apart(document, data, plain=False)
 
-    def _fast(self, document: dict[str, Any], choice: Any, data: bytes) -> Piece | None:
+    def _fast(self, document: dict[str, Any], data: bytes) -> Piece | None:
         """The piece of an event that carries nothing but text or reasoning, its payload verbatim; else None."""
-        if type(choice) is not dict:
+        choices = document.get("choices")
+        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None
         delta = choice.get("delta")
         if type(delta) is not dict or "role" in delta or "tool_calls" in delta or "function_call" in delta:
@@ -194,6 +204,8 @@ class ChatDecoder:
         return Piece(index, text, reasoning, raw=data)
 
     def _take_apart(self, document: dict[str, Any], data: bytes | None, *, plain: bool) -> list[Delta]:
+        if data is not None:
+            document = exact(document, data)
         out: list[Delta] = []
         usage = document.get("usage")
         choices = document.get("choices")

@@ -1,0 +1,115 @@
+"""An upstream's own error, in a status or inside its reply -> the fault that the client gets.
+
+Of the same dialect and in JSON: as it came. Otherwise its message is kept, at most 500 characters and no markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from proxy.faults import Fault, FaultKind
+from proxy.model.deltas import Failed
+from proxy.wire.jsondoc import NotJson, decode, documents
+
+_MESSAGE_LIMIT = 500  # characters of an upstream's message towards the client
+_CODE_LIMIT = 80
+
+FailureOf = Callable[[Any], Failed | None]
+
+
+def in_band(failed: Failed, *, same_dialect: bool) -> Fault:
+    """An error inside a reply that began well. Its code is the HTTP status where it is one (OpenRouter)."""
+    status = None
+    code = failed.code
+    if code is not None and code.isdigit() and 400 <= int(code) < 600 and code not in ("401", "403"):
+        status = int(code)
+    return Fault(
+        FaultKind.UPSTREAM_ERROR,
+        plain(failed.message),
+        code=code[:_CODE_LIMIT] if code else None,
+        status=status,
+        error=failed.error if same_dialect else None,
+        transient=True,
+    )
+
+
+def finish_error(word: str) -> Fault:
+    """A finish reason that means failure."""
+    return Fault(
+        FaultKind.UPSTREAM_ERROR,
+        f"the upstream ended the reply with finish_reason {word[:_CODE_LIMIT]!r}",
+        code=word[:_CODE_LIMIT],
+        transient=True,
+    )
+
+
+def leftover(data: bytes, failure_of: FailureOf, *, same_dialect: bool) -> Fault:
+    """Bytes at the end that are no event: one JSON error object is that error, anything else a cut."""
+    try:
+        found, _ = documents(data)
+    except NotJson:
+        found = []
+    failed = failure_of(found[0]) if len(found) == 1 else None
+    if failed is not None:
+        return in_band(failed, same_dialect=same_dialect)
+    return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended inside an event")
+
+
+def page(data: bytes) -> Fault:
+    """An HTML page where a reply should be."""
+    return Fault(FaultKind.BAD_BODY, f"the upstream answered with an HTML page: {plain(decode(data)[0])}")
+
+
+def refusal(
+    status: int, headers: Mapping[str, str], body: bytes, failure_of: FailureOf, *, own_key: bool, same_dialect: bool
+) -> Fault:
+    """An error status with its (bounded) body. `own_key`: the credential was the proxy's own, and its 401 or 403 is
+    not the client's fault; the message, which may quote the key, is not passed on."""
+    if status in (401, 403) and own_key:
+        return Fault(
+            FaultKind.UPSTREAM_ERROR,
+            f"the backend refused the credential that this proxy is configured with (status {status})",
+            code=str(status),
+            transient=False,
+        )
+    if not 400 <= status < 600:
+        what = f"the upstream answered with status {status}"
+        return Fault(FaultKind.UPSTREAM_ERROR, what, code=str(status), transient=False)
+    document: Any = None
+    with suppress(NotJson):
+        document = documents(body)[0][0]
+    failed = failure_of(document)
+    message = plain(failed.message if failed else decode(body)[0])
+    fault = Fault(
+        FaultKind.UPSTREAM_ERROR,
+        message or f"the upstream answered with status {status}",
+        code=(failed.code if failed and failed.code else str(status))[:_CODE_LIMIT],
+        status=status,
+        headers=_retry_after(headers),
+        transient=status in (408, 429) or status >= 500,
+    )
+    if failed and same_dialect and isinstance(document, dict) and isinstance(document.get("error"), dict):
+        fault.error, fault.document = document["error"], document
+    return fault
+
+
+def plain(text: str) -> str:
+    """An upstream's message for a client: no markup, no control characters, one line, at most 500 characters."""
+    out: list[str] = []
+    inside = False
+    for character in text[: 8 * _MESSAGE_LIMIT]:
+        if character == "<":
+            inside = True
+        elif character == ">" and inside:
+            inside = False
+            out.append(" ")
+        elif not inside:
+            out.append(character if character.isprintable() else " ")
+    return " ".join("".join(out).split())[:_MESSAGE_LIMIT]
+
+
+def _retry_after(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    value = headers.get("retry-after", "")
+    return (("retry-after", value),) if value and len(value) <= 64 and value.isascii() and value.isprintable() else ()
