@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from proxy.assembly.identity import give_id
+from proxy.assembly.live import LiveCall
 from proxy.assembly.names import declared_name
 from proxy.assembly.slots import HeldCall, Slots
 from proxy.assembly.text import TextMemory
@@ -35,7 +36,7 @@ from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
 from proxy.policy.report import Annotations, report
-from proxy.policy.rules import BlockAs, Mode, decide
+from proxy.policy.rules import BlockAs, Mode, blocked, decide
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import Inflater, inflater
 from proxy.wire.jsondoc import join_surrogates
@@ -57,6 +58,7 @@ class ExchangeSettings:
 
     mode: Mode = "block"
     block_as: BlockAs = "error"
+    delivery: Literal["held", "live"] = "held"
     annotations: Annotations = "problems"
     report_bytes: int = 4096
     repair: bool = True
@@ -78,6 +80,7 @@ class _Choice:
 
     slots: Slots
     blank: list[Piece] = field(default_factory=list)  # white space before any visible text
+    behind: list[Piece] = field(default_factory=list)  # what followed a live call, for clients that read in order
     late: list[Piece] = field(default_factory=list)  # blocks other than text that followed a held call
     visible: bool = False
     finish: FinishDelta | None = None
@@ -129,6 +132,7 @@ class Exchange:
         self._done_seen = False
         self._whole_seen = False
         self._data_at = 0.0
+        self._calls = 0
         self._flowing = False  # model output was given to the encoder
         self._holding = False
         self._held_bytes = 0
@@ -137,7 +141,10 @@ class Exchange:
         self._error_body = bytearray()
         self._document: bytes | None = None
         self._judged: list[JudgedCall] = []
+        self._held: list[HeldCall] = []  # the same calls as they came
         self._comments_sent = 0
+        self._live: LiveCall | None = None
+        self._live_call: JudgedCall | None = None
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
@@ -168,7 +175,8 @@ class Exchange:
         self._headers = headers
         self._sent_at = self._data_at = now
         limits = self._settings
-        self._body = BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note)
+        framing = UPSTREAM_DIALECTS[dialect].framing if self._request.stream else "events"
+        self._body = BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note, framing)
         self._decoder = UPSTREAM_DIALECTS[dialect].decoder(self._request, self._note)
         if not self.started:
             self._encoder = self._new_encoder(dialect)
@@ -219,7 +227,7 @@ class Exchange:
 
     def broken(self, fault: Fault, now: float) -> list[Command]:
         """The attempt ended without a proper end: no connection, a reset, a deadline. After proof it does no harm."""
-        if self._state == "reading" and self._proof and self._body.kind == "events":
+        if self._state == "reading" and self._proof and self._body.streamed:
             self._note(Quirk.RESET_AFTER_END)
             return self._conclude(now)
         if self._state == "refused" and fault.kind is FaultKind.STREAM_CUT:
@@ -268,7 +276,17 @@ class Exchange:
             call.quirks += [quirk for quirk in result.quirks if quirk not in call.quirks]
             call.repairs = list(result.repairs)
             call.error = result.error
+            if self._live is not None and self._live.held is self._held[result.key]:
+                self._check_live(call)
         return self._release(now)
+
+    def _check_live(self, call: JudgedCall) -> None:
+        """A mend that would change characters which were already sent is not made."""
+        assert self._live is not None
+        if call.verdict is not Verdict.INVALID_JSON and not call.text.startswith(self._live.text):
+            call.verdict = Verdict.INVALID_JSON
+            call.error = CallError("", "sent_before", "the arguments were sent as they came, and are no JSON as such")
+            call.text = join_surrogates(self._live.held.text)
 
     def abandon(self, fault: Fault, now: float) -> list[Command]:
         """End with this error: before the first byte as an HTTP status, after it in-band."""
@@ -328,10 +346,11 @@ class Exchange:
                 deltas = decoder.feed(frame)
             except BadEvent:
                 raise self._leftover(frame.data) from None
-            self._note(Quirk.EVENT_UNTERMINATED)
+            if self._body.kind == "events":  # the last line needs no end
+                self._note(Quirk.EVENT_UNTERMINATED)
             if self._deltas(deltas, now):
                 return True
-        return False
+        return self._deltas(decoder.close(), now)
 
     def _document_body(self, frame: Frame, now: float) -> None:
         decoder = self._decoder
@@ -389,6 +408,10 @@ class Exchange:
             choice.late.append(piece)
             self._hold(len(piece.reasoning))
             return
+        if self._live is not None and self._encoder.ordered:
+            choice.behind.append(piece)
+            self._hold(len(piece.text) + len(piece.reasoning))
+            return
         text = piece.text
         if text:
             if self._request.tools:
@@ -413,7 +436,7 @@ class Exchange:
 
     def _hold_blank(self, choice: _Choice, piece: Piece) -> Piece:
         """White space goes out once visible text follows it; before a call alone it is dropped."""
-        choice.blank.append(Piece(piece.choice, piece.text, delta={"content": piece.text}))
+        choice.blank.append(Piece(piece.choice, piece.text, delta={"content": piece.delta.get("content", piece.text)}))
         self._hold(len(piece.text))
         rest = {key: value for key, value in piece.delta.items() if key != "content"}
         return replace(piece, text="", delta=rest)
@@ -442,9 +465,48 @@ class Exchange:
             if choice.finish is not None:
                 self._note(Quirk.FRAGMENT_AFTER_FINISH)
         if len(choice.slots.calls) > before:
-            count = sum(len(c.slots.calls) for c in self._choices.values())
-            if count > limits.max_calls:
+            self._calls += 1
+            if self._calls > limits.max_calls:
                 raise limit_fault("max_calls", limits.max_calls, "the number of calls in the reply")
+        if limits.delivery == "live" and self._request.stream and call.fragments:
+            self._go_live(choice, call)
+
+    def _go_live(self, choice: _Choice, call: HeldCall) -> None:
+        """Send what may be sent of the reply's first call while it is written."""
+        live = self._live
+        if live is None:
+            if self._calls > 1 or not self._may_go_live(call):
+                return
+            name = declared_name(call.name, self._request.tools)[0]
+            live = self._live = LiveCall(call)
+            text = live.grow()
+            if not text:
+                self._live = None
+                return
+            call.begun = True
+            judged = self._live_call = JudgedCall(
+                call.choice, 0, call.call_id, name, "function", Verdict.VALID, "", extra=call.extra, sent_index=0
+            )
+            judged.function_extra = call.function_extra
+            self._flowing = True
+            self._release_pending()
+            if choice.blank:
+                self._note(Quirk.BLANK_TEXT_DROPPED)
+                choice.blank = []
+            self._out += [self._encoder.call_head(judged), self._encoder.call_text(judged, text)]
+        elif live.held is call and self._live_call is not None:
+            text = live.grow()
+            if text:
+                self._out.append(self._encoder.call_text(self._live_call, text))
+
+    def _may_go_live(self, call: HeldCall) -> bool:
+        """Whether nothing but its arguments can speak against a call any more."""
+        if not call.call_id or call.call_id in self._request.used_ids or call.whole or any(call.objects):
+            return False
+        name = declared_name(call.name, self._request.tools)[0]
+        if screen(self._request, name, call.ordinal, unfinished=False) is not None:
+            return False
+        return self._request.tools[name].kind == "function"
 
     def _hold(self, size: int) -> None:
         self._holding = True
@@ -503,6 +565,7 @@ class Exchange:
             elif self._request.tools[judged.name].kind == "function":
                 jobs.append(self._job(len(self._judged), held, judged.name))
             self._judged.append(judged)
+            self._held.append(held)
         if not self._judged and any(self._reason(index) == "unexpected_tool_call" for index in self._choices):
             missing = "the upstream reports a tool call that it did not send"
             unsent = Fault(FaultKind.UPSTREAM_ERROR, missing, code="UNEXPECTED_TOOL_CALL")
@@ -515,6 +578,9 @@ class Exchange:
     def _identify(self) -> list[tuple[JudgedCall, HeldCall]]:
         """The reply's calls with name and id towards the client; valid until something speaks against it."""
         taken = set(self._request.used_ids)
+        begun = self._live.held if self._live is not None else None
+        if begun is not None:
+            taken.add(begun.call_id)
         out = []
         for index in sorted(self._choices):
             for held in self._choices[index].slots.finish():
@@ -523,7 +589,7 @@ class Exchange:
                 call = JudgedCall(
                     index,
                     held.ordinal,
-                    give_id(held, self._seed, taken),
+                    held.call_id if held is begun else give_id(held, self._seed, taken),
                     name,
                     tool.kind if tool else held.kind,
                     Verdict.VALID,
@@ -554,7 +620,7 @@ class Exchange:
             tuple(held.fragments),
             tuple(held.objects),
             self._request.tools[name].schema,
-            repair=settings.repair,
+            repair=settings.repair and settings.delivery == "held",
             formats=settings.formats,
             skip_uncompilable=settings.skip_uncompilable,
         )
@@ -567,6 +633,8 @@ class Exchange:
         """Every verdict is in: deliver what the policy delivers, then the finish of each choice, usage, the end."""
         self.record.hold_ended_at = now
         fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry)
+        if fault is None:
+            fault = self._begun_in_vain()
         if fault is not None:
             return self._error(fault, now)
         self._note_end()
@@ -596,6 +664,15 @@ class Exchange:
         self._state = "over"
         return [*self._flush(now), *self._finished(now)]
 
+    def _begun_in_vain(self) -> Fault | None:
+        """A live call that is not delivered after all ends the reply in an error, also at an honest `length`."""
+        if self._live is None:
+            return None
+        call = next((c for c, held in zip(self._judged, self._held, strict=True) if held is self._live.held), None)
+        if call is None or call.sent_index is not None:
+            return None
+        return blocked([call])
+
     def _wants_usage(self) -> bool:
         return self._request.include_usage or not self._request.stream
 
@@ -605,7 +682,15 @@ class Exchange:
         for call in calls:
             while late and call.key is not None and (late[0].order or 0) < call.key:
                 self._out.append(self._encoder.piece(late.pop(0)))
-            self._out.append(self._encoder.call(call))
+            if self._live is not None and self._live_call is not None and call.call_id == self._live_call.call_id:
+                rest = call.text[len(self._live.text) :]
+            else:
+                self._out.append(self._encoder.call_head(call))
+                rest = call.text
+            self._out += [self._encoder.call_text(call, rest), self._encoder.call_end(call)]
+            if choice.behind:
+                self._out += [self._encoder.piece(piece) for piece in choice.behind]
+                choice.behind = []
         self._out += [self._encoder.piece(piece) for piece in late]
 
     def _note_end(self) -> None:

@@ -237,7 +237,6 @@ key = "sha256:12"
         ("[[listen]]\n" + BACKEND, "listen", "write [listen]"),
         ("[inspect]\nenabled = true\n" + BACKEND, "inspect", "this version has no [inspect]"),
         (BACKEND + BACKEND.replace('"a"', '"b"'), "routes", "add a [[routes]] table"),
-        (BACKEND + '[policy]\ndelivery = "live"\n', "policy.delivery", 'this version has no delivery = "live"'),
         (BACKEND + '[policy]\nrecover = "auto"\n', "policy.recover", "this version has no recover"),
         (BACKEND + '[policy]\nrecover = ["hermes"]\n', "policy.recover", "this version has no recover"),
         (BACKEND + "[policy]\nreask = 1\n", "policy.reask", "this version has no reask = 1"),
@@ -404,7 +403,7 @@ def test_whatever_a_file_says_the_answer_is_a_configuration_or_lines_of_problems
 
 
 def test_what_is_built_is_a_part_of_what_the_file_can_say() -> None:
-    assert {"delivery", "recover", "reask"} <= set(type(Config().policy).model_fields)
+    assert {"recover", "reask"} <= set(type(Config().policy).model_fields)
     assert all(BUILT.values())
 
 

@@ -308,3 +308,84 @@ def test_the_same_bytes_cut_anywhere_give_the_same_body(at: list[int]) -> None:
             commands += run(machine, machine.receive(whole[a:b], 0.1))
         bodies.append(sent(commands))
     assert bodies[0] == bodies[1]
+
+
+# --- live delivery -----------------------------------------------------------------------------------------------
+
+LIVE = replace(SETTINGS, delivery="live")
+
+
+def arguments_sent(out: bytes) -> str:
+    """The argument text of all deltas of call 0."""
+    text = ""
+    for line in out.splitlines():
+        if line.startswith(b"data: {"):
+            for choice in json.loads(line[6:]).get("choices", ()):
+                for entry in choice["delta"].get("tool_calls", ()):
+                    text += entry["function"]["arguments"] if entry["index"] == 0 else ""
+    return text
+
+
+def test_a_live_call_reaches_the_client_while_it_is_written_but_for_its_last_character() -> None:
+    machine = exchange(LIVE)
+    machine.receive(ROLE, 0.1)
+    out = sent(machine.receive(call('{"harb', call_id="a", name="get_tide"), 0.2))
+    assert arguments_sent(out) == '{"harb'
+    out += sent(machine.receive(call('or":"Hull"}'), 0.3))
+    assert arguments_sent(out) == '{"harbor":"Hull"'
+    out += sent(run(machine, machine.receive(chunk(finish="tool_calls") + DONE, 0.4)))
+    assert arguments_sent(out) == '{"harbor":"Hull"}'
+    assert b'"finish_reason":"tool_calls"' in out
+
+
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        ['{"town":"Hull"}'],  # refused by the schema
+        ['{"harbor":"Hull"', ',"x":}'],  # no JSON
+        ['{"harbor":', '{"harbor":"Hull"}'],  # mended only by changing what was sent
+        ['{"harbor":"Hull"}', '{"harbor":"Hull","day":1}'],
+    ],
+)
+def test_what_was_sent_of_a_faulty_live_call_never_parses(fragments: list[str]) -> None:
+    machine = exchange(LIVE)
+    out = sent(machine.receive(ROLE + call(fragments[0], call_id="a", name="get_tide"), 0.1))
+    for fragment in fragments[1:]:
+        out += sent(machine.receive(call(fragment), 0.2))
+    out += sent(run(machine, machine.receive(chunk(finish="tool_calls") + DONE, 0.3)))
+    text = arguments_sent(out)
+    assert text.startswith("{")
+    with pytest.raises(ValueError, match=r".*"):
+        json.loads(text)
+    assert b'"error"' in out
+    assert b"[DONE]" not in out
+
+
+def test_a_live_call_that_is_cut_at_length_ends_the_reply_in_an_error() -> None:
+    machine = exchange(LIVE)
+    out = sent(machine.receive(ROLE + call('{"harbor":"Hu', call_id="a", name="get_tide"), 0.1))
+    out += sent(run(machine, machine.receive(chunk(finish="length") + DONE, 0.2)))
+    assert b'"code":"incomplete"' in out
+    assert b'finish_reason":"length' not in out
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        call('{"harbor":"Hull"}', name="get_tide"),  # no id yet
+        call('{"harbor":"Hull"}', call_id="a", name="other"),  # no declared tool
+        call('\n{"harbor":"Hull"}', call_id="a", name="get_tide"),  # does not begin with {
+        call("", call_id="a", name="get_tide"),
+    ],
+)
+def test_a_call_that_something_could_still_speak_against_is_held(first: bytes) -> None:
+    machine = exchange(LIVE)
+    assert machine.receive(ROLE + first, 0.1) == []
+
+
+def test_annotate_sends_the_rest_of_a_faulty_live_call_after_the_verdict() -> None:
+    machine = exchange(replace(LIVE, mode="annotate"))
+    out = sent(machine.receive(ROLE + call('{"town":"Hull"}', call_id="a", name="get_tide"), 0.1))
+    out += sent(run(machine, machine.receive(chunk(finish="tool_calls") + DONE, 0.3)))
+    assert arguments_sent(out) == '{"town":"Hull"}'
+    assert b'"verdict":"schema_violation"' in out

@@ -57,6 +57,7 @@ class HeldCall:
     whole: bool = False
     unfinished: bool = False
     signature: str | None = None
+    begun: bool = False  # its head was sent: id and name stand
     extra: dict[str, Any] = field(default_factory=dict)
     function_extra: dict[str, Any] = field(default_factory=dict)
     quirks: list[Quirk] = field(default_factory=list)
@@ -288,7 +289,7 @@ class Slots:
             if call.fragments:
                 call.note(Quirk.NAME_LATE)
             call.name = name
-        elif self._same_name(call, name):
+        elif call.begun or self._same_name(call, name):
             call.note(Quirk.NAME_REPEATED)
         elif name.startswith(call.name) and begins_declared(name, self._declared):
             call.note(Quirk.NAME_SPLIT)  # all of the name so far, again

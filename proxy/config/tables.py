@@ -62,7 +62,7 @@ class Policy(Table):
 
     mode: Literal["block", "annotate"] = "block"
     block_as: Literal["error", "drop"] = "error"
-    delivery: Annotated[Literal["held", "live"], AfterValidator(check_built)] = "held"
+    delivery: Literal["held", "live"] = "held"
     repair: Literal["safe", "off"] = "safe"
     recover: Annotated[Literal["off"], BeforeValidator(check_built)] = "off"
     reask: Annotated[int, Field(ge=0, le=3), AfterValidator(check_built)] = 0
@@ -223,6 +223,7 @@ def _exchange_settings(policy: Policy, limits: Limits) -> ExchangeSettings:
     return ExchangeSettings(
         mode=policy.mode,
         block_as=policy.block_as,
+            delivery=policy.delivery,
         annotations=policy.annotations,
         report_bytes=policy.report_bytes,
         repair=policy.repair == "safe",

@@ -18,7 +18,6 @@ from pydantic_core import PydanticCustomError
 # What this version can do of what the file's language has words for. Anything else is refused with a line that says so.
 BUILT: Mapping[str, tuple[object, ...]] = {
     "dialect": ("openai-chat",),
-    "delivery": ("held",),
     "recover": ("off",),
     "reask": (0,),
 }

@@ -112,17 +112,20 @@ class ChatStreamEncoder(_Base):
             return out
         return out + self._chunk(piece.choice, delta, piece.choice_extra, piece.top_extra)
 
-    def call(self, call: JudgedCall) -> bytes:
+    def call_head(self, call: JudgedCall) -> bytes:
         entry: dict[str, Any] = {"index": call.sent_index, "id": call.call_id, "type": call.kind}
         field = "input" if call.kind == "custom" else "arguments"
         entry[call.kind] = {"name": call.name, field: "", **call.function_extra}
         entry.update({k: v for k, v in call.extra.items() if k not in entry})
-        text = {"index": call.sent_index, call.kind: {field: join_surrogates(call.text)}}
-        return (
-            self._role(call.choice)
-            + self._chunk(call.choice, {"tool_calls": [entry]})
-            + self._chunk(call.choice, {"tool_calls": [text]})
-        )
+        return self._role(call.choice) + self._chunk(call.choice, {"tool_calls": [entry]})
+
+    def call_text(self, call: JudgedCall, text: str) -> bytes:
+        field = "input" if call.kind == "custom" else "arguments"
+        entry = {"index": call.sent_index, call.kind: {field: join_surrogates(text)}}
+        return self._chunk(call.choice, {"tool_calls": [entry]})
+
+    def call_end(self, call: JudgedCall) -> bytes:
+        return b""
 
     def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes:
         delta = delta if self._same else None
@@ -204,12 +207,18 @@ class ChatDocumentEncoder(_Base):
         _merge(self._choices.setdefault(piece.choice, {}), piece.choice_extra)
         return b""
 
-    def call(self, call: JudgedCall) -> bytes:
+    def call_head(self, call: JudgedCall) -> bytes:
         field = "input" if call.kind == "custom" else "arguments"
         entry: dict[str, Any] = {"id": call.call_id, "type": call.kind}
         entry[call.kind] = {"name": call.name, field: join_surrogates(call.text), **call.function_extra}
         entry.update({k: v for k, v in call.extra.items() if k not in entry})
         self._messages.setdefault(call.choice, {}).setdefault("tool_calls", []).append(entry)
+        return b""
+
+    def call_text(self, call: JudgedCall, text: str) -> bytes:
+        return b""  # a document has it from the head
+
+    def call_end(self, call: JudgedCall) -> bytes:
         return b""
 
     def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes:

@@ -1,0 +1,55 @@
+"""The one call of a reply that is sent while it is written (`policy.delivery = "live"`).
+
+Only text that begins with `{` goes out, as long as it is a growing prefix of one JSON value, and the value's last
+character waits for the verdict: what was sent of a faulty call never parses, so that no client can run it.
+"""
+
+from __future__ import annotations
+
+from proxy.assembly.slots import HeldCall
+from proxy.wire.jsonscan import JsonScan
+
+
+class LiveCall:
+    """What of a call may go out now. `sent` is the text that was given for sending so far, in pieces."""
+
+    def __init__(self, held: HeldCall) -> None:
+        self.held = held
+        self.sent: list[str] = []
+        self._scan = JsonScan()
+        self._taken = 0  # fragments
+        self._length = 0  # characters of those
+        self._given = 0  # characters sent
+        self._waiting = ""
+
+    def grow(self) -> str:
+        """The characters that may be sent and were not yet; "" where there are none, or never will be."""
+        if not self._scan.prefix or self._scan.complete:
+            return ""
+        fresh = "".join(self.held.fragments[self._taken :])
+        self._taken = len(self.held.fragments)
+        if not fresh:
+            return ""
+        if self._length == 0 and not fresh.startswith("{"):
+            self._scan.feed("}")  # no prefix of an object: nothing of it goes out early
+            return ""
+        self._scan.feed(fresh)
+        self._length += len(fresh)
+        if not self._scan.prefix and not self._scan.end:
+            return ""
+        ready = self._waiting + fresh
+        stop = len(ready)
+        if self._scan.end:
+            stop = self._scan.end - 1 - self._given  # the value's last character waits
+        elif "\ud800" <= ready[-1:] <= "\udbff":
+            stop -= 1  # half a character
+        self._waiting = ready[stop:]
+        self._given += stop
+        if stop > 0:
+            self.sent.append(ready[:stop])
+        return ready[:stop]
+
+    @property
+    def text(self) -> str:
+        """What was sent, as one text."""
+        return "".join(self.sent)
