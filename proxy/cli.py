@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proxy import __version__
+from proxy.replay import commands
 
 if TYPE_CHECKING:
     from proxy.config import Config
@@ -35,17 +36,17 @@ def main() -> None:
     show_default=True,
     help="The configuration file (TOML).",
 )
-@click.option("--host", help="In place of listen.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="In place of listen.port; 0: a free one.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that serve.")
-def serve(path: Path, host: str | None, port: int | None, workers: int) -> None:
+def serve(path: Path, port: int | None, workers: int) -> None:
     """Run the proxy."""
     from proxy.config import ConfigError, load
 
     def current() -> Config:
         config = load(path, os.environ)
-        changed = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-        return config.model_copy(update={"listen": config.listen.model_copy(update=changed)})
+        if port is None:
+            return config
+        return config.model_copy(update={"listen": config.listen.model_copy(update={"port": port})})
 
     try:
         config = current()
@@ -72,6 +73,19 @@ def check_config(path: Path) -> None:
         _refuse(str(error))
     click.echo(f"{path} is good")
     click.echo("\n".join(summary(config)))
+
+
+@main.command()
+@click.option("--once", is_flag=True, help="End after the one exchange that is shown.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+def demo(once: bool, port: int) -> None:
+    """Show the proxy at work on an embedded backend: no key, no network."""
+    from proxy.demo import run
+
+    sys.exit(run(once, port))
+
+
+commands.register(main)
 
 
 def _refuse(message: str) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
@@ -28,23 +27,17 @@ HOST = "127.0.0.1"
 EXIT_UNUSABLE = 2
 
 
-@click.command()
-@click.option("--once", is_flag=True, help="Show one exchange and end.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where the proxy listens; 0: a free port.")
-def demo(once: bool, port: int) -> None:
-    """See a damaged reply mended: no key, no network, no configuration.
-
-    An embedded backend answers one request with two calls whose fragments are mixed up and damaged. What came in, what
-    went out and what was found is shown; then the proxy keeps serving until Ctrl-C.
-    """
+def run(once: bool, port: int) -> int:
+    """Show one exchange; then, unless `once`, serve until Ctrl-C. `port` 0: a free one. The exit status."""
     os.environ.pop(MULTIPROCESS_DIR, None)  # metrics of one process; read when they are imported
     logs.set_up("error")
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the backend leaves replies unfinished on purpose
     try:
-        asyncio.run(_demo(once, port, Console(highlight=False)))
+        asyncio.run(_demo(once, port, show.console()))
     except NotStarted as error:
         click.echo(str(error), err=True)
-        sys.exit(EXIT_UNUSABLE)
+        return EXIT_UNUSABLE
+    return 0
 
 
 async def _demo(once: bool, port: int, console: Console) -> None:

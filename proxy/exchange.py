@@ -39,7 +39,7 @@ from proxy.policy.report import Annotations, report
 from proxy.policy.rules import BlockAs, Mode, blocked, decide
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import Inflater, inflater
-from proxy.wire.jsondoc import join_surrogates
+from proxy.wire.jsondoc import dump, join_surrogates
 from proxy.wire.sse import Frame
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
@@ -345,6 +345,8 @@ class Exchange:
             try:
                 deltas = decoder.feed(frame)
             except BadEvent:
+                if self._proof:
+                    return True  # cut after the end was confirmed: it does no more harm than a reset there
                 raise self._leftover(frame.data) from None
             if self._body.kind == "events":  # the last line needs no end
                 self._note(Quirk.EVENT_UNTERMINATED)
@@ -458,8 +460,8 @@ class Exchange:
             return
         self.used = self._holding = True
         limits = self._settings
+        self._hold(_size(delta))
         if delta.arguments:
-            self._hold(len(delta.arguments))
             if call.size > limits.max_arguments_bytes:
                 raise limit_fault("max_arguments_bytes", limits.max_arguments_bytes, "the arguments of one call")
             if choice.finish is not None:
@@ -589,8 +591,8 @@ class Exchange:
                 call = JudgedCall(
                     index,
                     held.ordinal,
-                    held.call_id if held is begun else give_id(held, self._seed, taken),
-                    name,
+                    join_surrogates(held.call_id if held is begun else give_id(held, self._seed, taken)),
+                    join_surrogates(name),
                     tool.kind if tool else held.kind,
                     Verdict.VALID,
                     join_surrogates(held.text),
@@ -848,6 +850,14 @@ class Exchange:
         if record.hold_began_at is not None and record.hold_ended_at is None:
             record.hold_ended_at = now
         return [Finish(record)]
+
+
+def _size(delta: CallDelta) -> int:
+    """What a delta adds to what is held, in characters."""
+    size = len(delta.arguments or "") + len(delta.call_id or "") + len(delta.name or "")
+    for extra in (delta.extra, delta.function_extra):
+        size += len(dump(extra)) if extra else 0
+    return size
 
 
 def _is_output(piece: Piece) -> bool:

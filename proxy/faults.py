@@ -83,4 +83,5 @@ class Fault(Exception):
 
 def limit_fault(key: str, value: int | float, what: str, status: int = 502) -> Fault:
     """A limit was reached: the message names the limit, its value and the key that sets it."""
-    return Fault(FaultKind.LIMIT, f"{what} exceeds the limit of {value:g} ({key})", code=key, status=status)
+    told = f"{value:g}" if isinstance(value, float) else str(value)
+    return Fault(FaultKind.LIMIT, f"{what} exceeds the limit of {told} ({key})", code=key, status=status)

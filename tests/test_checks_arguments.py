@@ -50,9 +50,13 @@ TEXTS: list[tuple[list[str], str, list[Quirk]]] = [
     (['{"a":"K\\u00f8"}', '{"a": "Kø"}\n', '{"a":"Kø"}'], '{"a":"K\\u00f8"}', [Quirk.ARGS_REPEATED]),
     (['{"a":1}', "<|im_end|>"], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL]),
     (['{"a":1} </tool_call>\n<|im_', "end|></s> \n"], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL]),
-    (['{"a":1}<｜tool▁call▁end｜>'], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL]),
+    (['{"a":1}<\uff5ctool▁call▁end\uff5c>'], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL]),
     (['{"a"', '{"a":1}', "<end_of_turn>"], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL, Quirk.ARGS_CUMULATIVE]),
-    (["{}", '{"a":1}{"a":1}', "<eos>"], '{"a":1}', [Quirk.ARGS_CONTROL_TAIL, Quirk.ARGS_LEADING_EMPTY, Quirk.ARGS_REPEATED]),
+    (
+        ["{}", '{"a":1}{"a":1}', "<eos>"],
+        '{"a":1}',
+        [Quirk.ARGS_CONTROL_TAIL, Quirk.ARGS_LEADING_EMPTY, Quirk.ARGS_REPEATED],
+    ),
     (['"{\\"a\\": 1}"'], '{"a": 1}', [Quirk.ARGS_DOUBLE_ENCODED]),
     (['"{\\"a\\": 1}"</s>'], '{"a": 1}', [Quirk.ARGS_CONTROL_TAIL, Quirk.ARGS_DOUBLE_ENCODED]),
     (['"[1]"'], '"[1]"', []),
@@ -134,7 +138,11 @@ def test_values_in_place_of_text(fragments: list[str], objects: list[int], text:
 
 @pytest.mark.parametrize(
     ("fragments", "rule"),
-    [(['{"a":1,"a":2}', '{"b":1}'], "duplicate_key"), (["[1]", '{"b":1}'], "not_json"), (['{"a":1}', '{"a":'], "not_json")],
+    [
+        (['{"a":1,"a":2}', '{"b":1}'], "duplicate_key"),
+        (["[1]", '{"b":1}'], "not_json"),
+        (['{"a":1}', '{"a":'], "not_json"),
+    ],
 )
 def test_values_that_cannot_be_merged(fragments: list[str], rule: str) -> None:
     made = settled(*fragments, objects=[0, 1] if rule == "duplicate_key" or fragments[0] == "[1]" else [0])
@@ -143,12 +151,20 @@ def test_values_that_cannot_be_merged(fragments: list[str], rule: str) -> None:
 
 
 @given(OBJECTS, st.booleans(), st.data())
-def test_strict_text_is_taken_as_sent_however_it_was_cut(value: dict[str, Any], ascii_only: bool, data: st.DataObject) -> None:
+def test_strict_text_is_taken_as_sent_however_it_was_cut(
+    value: dict[str, Any], ascii_only: bool, data: st.DataObject
+) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     assert settled(*cut(text, data)) == Settled(text, (), value)
 
 
-@given(OBJECTS, st.sampled_from(["{}", ""]), st.integers(1, 3), st.sampled_from(["", "<|im_end|>", "\n</tool_call>"]), st.data())
+@given(
+    OBJECTS,
+    st.sampled_from(["{}", ""]),
+    st.integers(1, 3),
+    st.sampled_from(["", "<|im_end|>", "\n</tool_call>"]),
+    st.data(),
+)
 def test_lossless_forms_of_the_whole_text_do_not_depend_on_the_cuts(
     value: dict[str, Any], lead: str, times: int, tail: str, data: st.DataObject
 ) -> None:

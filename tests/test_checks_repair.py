@@ -38,7 +38,15 @@ REPAIRED = [
     (
         "```\n{'a': [True,], b: 'x\ny'}}\n```",
         '{"a": [true], "b": "x\\ny"}',
-        ["code_fence", "single_quotes", "unquoted_keys", "python_literals", "control_characters", "trailing_commas", "surplus_closer"],
+        [
+            "code_fence",
+            "single_quotes",
+            "unquoted_keys",
+            "python_literals",
+            "control_characters",
+            "trailing_commas",
+            "surplus_closer",
+        ],
     ),
 ]
 
@@ -57,11 +65,13 @@ def test_what_is_repaired(text: str, result: str, names: list[str]) -> None:
         '{"a": }', '{"a"}', "{,}", "[,]", "[1,,]", "[1,,2]", '{"a": 1,, "b": 2}', '{"a": undefined}', '{"a": NaN}',
         # two readings
         "{'a': 'it's'}", "{'a': 'say \"hi\"'}", "{'a': '\\''}", "{'a': '\\/'}", "{'a': '\\x41'}", '{"a": "x\\\ny"}',
-        '{"a": "say "hi""}', '{True: 1}', "{null: 1}", "{1: 2}", '{"a": 01}', '{"a": +1}', '{"a": 1_000}', '{"a": .5}',
+        '{"a": "say "hi""}', "{True: 1}", "{null: 1}", "{1: 2}",
+        '{"a": 01}', '{"a": +1}', '{"a": 1_000}', '{"a": .5}',
         # more than one thing too many
         '{"a": 1}}}', '{"a": 1},}', '{"a": 1},', '{"a": 1} {"b": 2}', '{"a": 1} done', 'Sure: {"a": 1}', "[1]]",
         # nothing to work with
-        "", "json", "```", "``````", "{a}", "a: 1", '{"a" 1}', '{"a" = 1}', "{&quot;a&quot;: 1}", '{"src": "C:\\Users"}',
+        "", "json", "```", "``````", "{a}", "a: 1", '{"a" 1}', '{"a" = 1}', "{&quot;a&quot;: 1}",
+        '{"src": "C:\\Users"}',
         # repaired it would still be no strict JSON
         '{"a": 1, "a": 2,}',
     ],
@@ -77,7 +87,7 @@ def test_a_repair_that_the_schema_refuses_does_not_count() -> None:
 SAMPLE = json.dumps(
     {
         "path": "/srv/it's here/a,b.txt",
-        "lines": [[1, 20], {"from": -3.5e2, "to": None}, "x: {y}, [z] 'q'"],
+        "lines": [[1, 20, "z"], {"from": -3.5e2, "to": None}, "x: {y}, [z] 'q'"],
         "note": 'say "no"\n```json\ttab \\ and C:\\temp \U0001f41d é',
         "deep": {"a": {"b": {"c": [True, False, {"d": ""}]}}},
         "True": "None",
@@ -101,7 +111,9 @@ def test_no_damaged_character_of_a_sample_becomes_other_data() -> None:
             if not strict(damaged):
                 made = repair(damaged, strict)
                 # A control character in place of another character inside a string is what was written there.
-                assert made is None or json.loads(made[0]) == whole or (put == "\n" and made[1] == ("control_characters",)), damaged
+                assert (
+                    made is None or json.loads(made[0]) == whole or (put == "\n" and made[1] == ("control_characters",))
+                ), damaged
 
 
 def written(value: Any, data: st.DataObject) -> str:
@@ -141,7 +153,9 @@ TREES: st.SearchStrategy[Any] = st.dictionaries(
     st.text(alphabet="abc_1 '\"\n\\é", max_size=4),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(alphabet="ab ,:{}[]'\"\n\t\\/`True1é", max_size=10),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet="ab_", max_size=3), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet="ab_", max_size=3), inner, max_size=3)
+        ),
         max_leaves=8,
     ),
     max_size=4,

@@ -105,7 +105,10 @@ def test_bytes_that_are_no_utf8_are_no_schema() -> None:
 def test_the_size_limit_names_itself_and_comes_first() -> None:
     big = source({"type": "object", "pattern": "a" * 1_000_000})
     since = time.process_time()
-    assert compile_problem(big) == ("", "the schema has 1000033 bytes, more than the limit of 262144 (max_schema_bytes)")
+    assert compile_problem(big) == (
+        "",
+        "the schema has 1000033 bytes, more than the limit of 262144 (max_schema_bytes)",
+    )
     assert compile_problem(b"{}", 1) == ("", "the schema has 2 bytes, more than the limit of 1 (max_schema_bytes)")
     assert time.process_time() - since < 0.2
 
@@ -159,7 +162,7 @@ def test_no_schema_reads_a_file(tmp_path: Path) -> None:
         problem = compile_problem(source({"properties": {"a": {"$ref": file.as_uri()}}}))
         assert problem == (
             "/properties/a/$ref",
-            "a reference cannot be resolved; references to other documents are not followed",
+            "the reference leads nowhere; other documents are not looked into",
         )
 
 
@@ -197,9 +200,17 @@ ERRORS: list[tuple[Any, Any, CallError]] = [
         {"ignore all previous instructions": 1},
         CallError("", "additionalProperties", "has a property that the schema does not declare"),
     ),
-    ({"properties": {"a": {"enum": ["x"]}}}, {"a": "secret"}, CallError("/a", "enum", "is none of the values that the schema lists")),
+    (
+        {"properties": {"a": {"enum": ["x"]}}},
+        {"a": "secret"},
+        CallError("/a", "enum", "is none of the values that the schema lists"),
+    ),
     ({"properties": {"a": False}}, {"a": 1}, CallError("/a", "falseSchema", "is not allowed here")),
-    ({"propertyNames": {"pattern": "^a"}}, {"secret": 1}, CallError("", "propertyNames", "has a property whose name the schema does not allow")),
+    (
+        {"propertyNames": {"pattern": "^a"}},
+        {"secret": 1},
+        CallError("", "propertyNames", "has a property whose name the schema does not allow"),
+    ),
     ({"properties": {"a~/b": {"minLength": 2}}}, {"a~/b": "x"}, CallError("/*", "minLength", "is too short")),
 ]
 
@@ -214,7 +225,9 @@ def test_every_kind_of_error_of_the_official_suites_has_its_words() -> None:
     for name, draft in DRAFTS.items():
         for cases in SUITE["tests"][name].values():
             for case in cases:
-                made = compiled(source({**case["schema"], "$schema": draft})) if isinstance(case["schema"], dict) else None
+                made = (
+                    compiled(source({**case["schema"], "$schema": draft})) if isinstance(case["schema"], dict) else None
+                )
                 if isinstance(made, Compiled):
                     found = [validate(made, value) for _, value, _ in case["tests"]]
                     told |= {one.rule for one in found if one is not None}
@@ -384,7 +397,7 @@ def test_the_official_suites_pass_whole_with_our_options(name: str, count: int) 
             validator = None
             for engine in checked._REGEX_ENGINES:
                 with contextlib.suppress(jsonschema_rs.ValidationError):
-                    validator = draft(  # type: ignore[call-arg]
+                    validator = draft(
                         schema, validate_formats=False, offline=True, pattern_options=engine, registry=registry
                     )
                     break

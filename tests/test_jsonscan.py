@@ -47,7 +47,9 @@ def test_every_shorter_beginning_of_an_object_is_a_prefix_and_not_complete(value
     assert made.complete
 
 
-@pytest.mark.parametrize("text", ['{"a":1}{', '{"a":1}x', "{}}", "{]", "]", "[1]1", '""""', "12 3", "tru3", "nulll", "12a", "+1", ","])
+@pytest.mark.parametrize(
+    "text", ['{"a":1}{', '{"a":1}x', "{}}", "{]", "]", "[1]1", '""""', "12 3", "tru3", "nulll", "12a", "+1", ","]
+)
 def test_what_cannot_be_one_value_is_no_prefix(text: str) -> None:
     made = scan(*text)
     assert not made.prefix
@@ -117,7 +119,17 @@ def test_numbers_keep_their_characters_and_the_last_of_doubled_keys_counts() -> 
 
 @pytest.mark.parametrize(
     ("text", "path"),
-    [('{"a":1}', ["b"]), ('{"a":1}', [0]), ("[1]", [1]), ("[1]", ["a"]), ("1", ["a"]), ("", []), ('{"a":', ["a"]), ("[1 2]", [1]), ('{"a" 1}', ["a"])],
+    [
+        ('{"a":1}', ["b"]),
+        ('{"a":1}', [0]),
+        ("[1]", [1]),
+        ("[1]", ["a"]),
+        ("1", ["a"]),
+        ("", []),
+        ('{"a":', ["a"]),
+        ("[1 2]", [1]),
+        ('{"a" 1}', ["a"]),
+    ],
 )
 def test_no_such_place_has_no_span(text: str, path: list[str | int]) -> None:
     assert value_span(text, path) is None

@@ -184,6 +184,41 @@ def test_odd_deltas_give_a_canonical_answer_however_they_are_cut(
     assert bytes(answer_to(case, mode, [b"".join(events)]).body) == bytes(answer.body)
 
 
+# --- text ----------------------------------------------------------------------------------------------------------
+
+ENVELOPE = {"id": "cc-1", "object": "chat.completion.chunk", "created": 1790000000, "model": "test-model"}
+LETTERS = st.text(
+    st.sampled_from(["a", " ", "\n", "é", "😀", "\ud83d", "\ude00", "\u2028", "\x00", '"', "<"]), min_size=1
+)
+
+
+@examples(400)
+@given(
+    texts=st.lists(LETTERS, max_size=6),
+    name=st.sampled_from(["content", "reasoning_content"]),
+    ascii_only=st.booleans(),
+)
+def test_no_character_of_a_text_is_lost_or_added(texts: list[str], name: str, ascii_only: bool) -> None:
+    deltas: list[Any] = [{"role": "assistant", "content": ""}, *({name: text} for text in texts)]
+    events = [{**ENVELOPE, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events.append({**ENVELOPE, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    pieces = [b"data: " + _dumped(event, ascii_only) + b"\n\n" for event in events]
+    answer = answer_to(BY_ID["after-done"], "block", [*pieces, b"data: [DONE]\n\n"])
+    understood(BY_ID["after-done"], "block", answer)
+    chunks = [json.loads(line[6:]) for line in answer.body.split(b"\n") if line.startswith(b"data: {")]
+    got = "".join(choice["delta"].get(name) or "" for chunk in chunks for choice in chunk["choices"])
+    # What is no pair of halves in the whole text was lost before it came here.
+    assert got == "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _dumped(event: Any, ascii_only: bool) -> bytes:
+    text = json.dumps(event, ensure_ascii=ascii_only)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a character has no UTF-8 form
+        return json.dumps(event).encode()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_endless_chain_of_odd_ends_still_finishes(mode: str) -> None:
     case = BY_ID["after-done"]

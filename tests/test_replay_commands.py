@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from proxy.replay.commands import register
 
+ROOT = Path(__file__).parent.parent
 CHAT = Path(__file__).parent / "cases" / "chat"
 DAMAGED = Path(__file__).parent.parent / "proxy" / "replay" / "recordings" / "interleaved-damaged.json"
 
@@ -151,6 +155,15 @@ def test_control_characters_of_a_reply_never_reach_the_terminal(tmp_path: Path) 
         output = invoke("replay", *arguments, file).output
         assert "owned" in output
         assert not set(output) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_characters_that_the_terminal_lacks_are_escaped() -> None:
+    command = "import click, proxy.replay.commands as c; g = click.Group(); c.register(g); g()"
+    file = CHAT.parent / "own" / "text-halves-in-two-events.json"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", command, "replay", file], capture_output=True, env=env, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"xa\\U0001f600b" in done.stdout
 
 
 def test_explain_says_what_a_code_means_and_where_it_is_seen() -> None:

@@ -24,7 +24,8 @@ _BLANK = " \t\n\r"
 # Tokens that end a turn or close a call in the chat templates of open models. Openers are left out: behind a value one
 # says that a further call began.
 _CONTROL = re.compile(
-    r"</s>|<eos>|<pad>|<eot>|<eot_id>|<end_of_turn>|<end_of_utterance>|<endoftext>|<EOT>|<\|[^<>|\s]{1,48}\|>|<｜[^<>｜\s]{1,48}｜>"
+    r"</s>|<eos>|<pad>|<eot>|<eot_id>|<end_of_turn>|<end_of_utterance>|<endoftext>|<EOT>"
+    r"|<\|[^<>|\s]{1,48}\|>|<\uff5c[^<>\uff5c\s]{1,48}\uff5c>"  # DeepSeek's bars are U+FF5C
     r"|</(?:tool_calls?|toolcall|TOOL_CALL|function_calls?|function|tool_use|invoke|arguments|parameters)>"
     r"|\[/TOOL_CALLS?\]|\[/TOOL_REQUEST\]|\[END_TOOL_REQUEST\]"
 )
@@ -167,10 +168,9 @@ def _grown(parts: list[str]) -> str | None:
     for part in parts:
         if not part.strip(_BLANK):
             continue
-        if last is not None:
-            # Half a character at the end of a snapshot is whole in the next one.
-            if not part.startswith(last[:-1] if "\ud800" <= last[-1] <= "\udbff" else last):
-                return None
+        # Half a character at the end of a snapshot is whole in the next one.
+        if last is not None and not part.startswith(last[:-1] if "\ud800" <= last[-1] <= "\udbff" else last):
+            return None
         last = part
         count += 1
     return last if count > 1 else None

@@ -106,7 +106,7 @@ def _not_json(text: str, error: orjson.JSONDecodeError) -> NotStrict:
 
 
 def _doubled_path(text: str) -> tuple[str | int, ...]:
-    """Where the first doubled key stands. `text` is JSON of at most 64 levels; objects are decoded to tuples of pairs."""
+    """Where the first doubled key of a JSON text (64 levels at most) stands. Objects are decoded to tuples of pairs."""
     todo: list[tuple[Any, tuple[str | int, ...]]] = [(_PAIRS.decode(text), ())]
     while todo:
         value, path = todo.pop()

@@ -40,12 +40,14 @@ def judge(check: CallCheck) -> CheckResult:
         return _judge(check)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # out of memory, a panic of a library: the call counts as faulty
+    except BaseException:  # noqa: BLE001  # out of memory, a panic of a library: the call counts as faulty
         return CheckResult(check.key, Verdict.SCHEMA_VIOLATION, "".join(check.fragments), error=UNCHECKABLE)
 
 
 def is_cheap(check: CallCheck) -> bool:
     """Whether the check surely takes so little time that it may run inside the event loop."""
+    if len(check.fragments) > CHEAP_CHARACTERS:
+        return False
     size = sum(map(len, check.fragments))
     return (
         size <= CHEAP_CHARACTERS

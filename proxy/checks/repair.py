@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _FENCE = re.compile(r"```[ \t]*[A-Za-z0-9_+-]*[ \t\r\n]*")
-_JSON_WORD = re.compile(r"json[ \t\r\n]*:?[ \t\r\n]*(?=\{)", re.IGNORECASE)
+_JSON_WORD = re.compile(r"json[ \t\r\n]*+:?[ \t\r\n]*+(?=\{)", re.IGNORECASE)
 _KEY = re.compile(r"[^\W\d][\w$-]*|\$[\w$-]*")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPE_OR_CONTROL = re.compile(r"\\.|[\x00-\x1f]", re.DOTALL)

@@ -102,10 +102,12 @@ _REGEX_ENGINES = (
 
 
 def _build(
-    draft: type[jsonschema_rs.Validator], schema: dict[str, Any], formats: bool, engine: jsonschema_rs.PatternOptionsType
+    draft: type[jsonschema_rs.Validator],
+    schema: dict[str, Any],
+    formats: bool,
+    engine: jsonschema_rs.PatternOptionsType,
 ) -> jsonschema_rs.Validator:
-    # The classes take the same arguments as validator_for, which their common base does not declare.
-    return draft(schema, validate_formats=formats, offline=True, pattern_options=engine)  # type: ignore[call-arg]
+    return draft(schema, validate_formats=formats, offline=True, pattern_options=engine)
 
 
 def self_probe() -> None:
@@ -181,7 +183,7 @@ class _Mender:
         elif isinstance(said, str) and said.lower() in _TYPES:
             schema["type"] = said.lower()
         elif isinstance(said, list):
-            schema["type"] = [word.lower() if isinstance(word, str) and word.lower() in _TYPES else word for word in said]
+            schema["type"] = [one.lower() if isinstance(one, str) and one.lower() in _TYPES else one for one in said]
         self.changed |= schema.get("type") != said
 
     def _required(self, schema: dict[str, Any]) -> None:
@@ -286,7 +288,7 @@ def _compile(source: bytes, formats: bool) -> Compiled | Problem:
     named = schema.get("$schema")
     draft = _draft(named)
     if draft is None:
-        return Problem("/$schema", "$schema names no draft that is known here; leave it out or name 2020-12, 2019-09, 7, 6 or 4")
+        return Problem("/$schema", "$schema names no known draft; leave it out or name 2020-12, 2019-09, 7, 6 or 4")
     mender = _Mender(draft)
     schema = mender.mend(schema, top=True)
     # Schemas written for an older draft mostly do not say so; `items` with a list is the common case.
@@ -299,7 +301,7 @@ def _compile(source: bytes, formats: bool) -> Compiled | Problem:
                 validator = _build(tried, schema, formats, engine)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # a panic of the library is no Exception
+            except BaseException as error:  # noqa: BLE001  # a panic of the library is no Exception
                 refused = error
             else:
                 return _made(validator, schema, mender.changed or tried is not draft)
@@ -351,7 +353,7 @@ def _problem(schema: dict[str, Any], error: BaseException | None) -> Problem:
     path = list(error.instance_path)
     keyword = next((part for part in reversed(path) if isinstance(part, str)), "")
     if _is_reference(error):
-        return Problem(_outside(schema), "a reference cannot be resolved; references to other documents are not followed")
+        return Problem(_outside(schema), "the reference leads nowhere; other documents are not looked into")
     if error.kind.name == "format" and "attern" in "".join(part for part in path if isinstance(part, str)):
         return Problem(_pointer(path), "not a regular expression that can be used here")
     if re.fullmatch(r"\$?[A-Za-z]{1,30}", keyword):
@@ -439,7 +441,7 @@ def validate(schema: Compiled, value: Any) -> CallError | None:
         return _call_error(error, schema.names)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # whatever went wrong (a panic of the library is no Exception): not valid
+    except BaseException:  # noqa: BLE001  # whatever went wrong (a panic is no Exception), it is not valid
         return UNCHECKABLE
     return None
 

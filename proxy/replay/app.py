@@ -27,7 +27,8 @@ SHOWPIECE = "demo/interleaved-damaged"
 
 def shipped() -> dict[str, Recording]:
     """The recordings in this package, by model name, the one that `demo` shows first."""
-    files = sorted((f for f in resources.files("proxy.replay").joinpath("recordings").iterdir()), key=lambda f: f.name)
+    files = [f for f in resources.files("proxy.replay").joinpath("recordings").iterdir() if f.name.endswith(".json")]
+    files.sort(key=lambda file: file.name)
     found = {PREFIX + f.name.removesuffix(".json"): read_case(json.loads(f.read_text("utf-8"))) for f in files}
     return {SHOWPIECE: found.pop(SHOWPIECE), **found}
 

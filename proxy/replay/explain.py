@@ -1,10 +1,11 @@
-"""What a code means, in plain words: the quirks, verdicts and errors that reports, metrics and error bodies name."""
+"""What a code means, in plain words: all that reports, metrics and error bodies name."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
 
+from proxy.config import Limits
 from proxy.faults import FaultKind
 from proxy.model.calls import VERDICT_MEANING
 from proxy.model.findings import QUIRKS
@@ -36,9 +37,29 @@ ERROR_MEANING: dict[FaultKind, str] = {
 }
 
 
+KINDS = {
+    "verdict": "Verdicts: one for each call",
+    "quirk": "Quirks: what was mended, or is odd",
+    "repair": "Repairs of arguments that are almost JSON",
+    "error": "Errors",
+    "limit": "Limits: the code of an error where one is reached",
+}
+
+REPAIR_MEANING: dict[str, str] = {
+    "code_fence": "the Markdown code fence around the arguments was removed",
+    "json_word": "the word json before the arguments was removed",
+    "single_quotes": "strings in single quotes, without quotes inside, got double ones",
+    "unquoted_keys": "keys without quotes got them",
+    "python_literals": "True, False and None became true, false and null",
+    "control_characters": "raw line feeds, tabs and the like inside strings were escaped",
+    "trailing_commas": "commas before a closing bracket were removed",
+    "surplus_closer": "one closing bracket too many behind the whole object was removed",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`kind` is quirk, verdict or error; `more` where it is seen (quirks) or the HTTP status and type (errors)."""
+    """`kind` is verdict, quirk, repair, error or limit; `more` says where it is seen, its HTTP status, its default."""
 
     kind: str
     code: str
@@ -50,20 +71,28 @@ def meanings() -> list[Meaning]:
     """Every code, in the order of the tables. A code may be a verdict and an error (invalid_json)."""
     return [
         *(Meaning("verdict", verdict.value, text) for verdict, text in VERDICT_MEANING.items()),
+        *(Meaning("repair", name, text, "policy.repair = safe") for name, text in REPAIR_MEANING.items()),
         *(Meaning("quirk", quirk.value, row.meaning, f"seen: {row.evidence}") for quirk, row in QUIRKS.items()),
         *(
             Meaning("error", kind.value.code, text, f"HTTP {kind.value.status}, type {kind.value.type}")
             for kind, text in ERROR_MEANING.items()
         ),
+        *(
+            Meaning("limit", key, f"a limit of the configuration, set by limits.{key}", f"default {field.default}")
+            for key, field in Limits.model_fields.items()
+        ),
     ]
 
 
 def find(code: str) -> list[Meaning]:
-    """What `code` means; empty where nothing has that name. Letter case and dashes don't matter."""
-    wanted = code.strip().lower().replace("-", "_")
-    return [meaning for meaning in meanings() if meaning.code == wanted]
+    """What `code` means; empty where nothing has that name. Letter case, dashes and a key's table don't matter."""
+    return [meaning for meaning in meanings() if meaning.code == _plain(code)]
 
 
 def near(code: str) -> list[str]:
     """Codes that `code` may have meant, the nearest first."""
-    return difflib.get_close_matches(code.strip().lower().replace("-", "_"), {m.code for m in meanings()}, n=3)
+    return difflib.get_close_matches(_plain(code), sorted({meaning.code for meaning in meanings()}), n=3)
+
+
+def _plain(code: str) -> str:
+    return code.strip().lower().replace("-", "_").removeprefix("limits.")

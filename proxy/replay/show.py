@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,13 @@ from proxy.replay.outcome import CallOutcome, Outcome
 
 CALL_STYLES = ("cyan", "magenta", "yellow", "green")
 VERDICT_STYLES = {"valid": "bold green"}
+
+
+def console() -> Console:
+    """Standard output; a character that its encoding does not have is shown as an escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return Console(highlight=False)
 
 
 def escaped(text: str) -> str:

@@ -32,6 +32,7 @@ _SIZE_FOR_AS_MUCH_AGAIN = 262_144
 _START_S = 20.0
 _MAX_FRAME = 1 << 28
 _INLINE_S = 0.005
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
@@ -41,6 +42,10 @@ class _Lost(Enum):
     TOO_COSTLY = CallError("", "too_costly", "the check took too long and was ended")
     UNAVAILABLE = CallError("", "uncheckable", "the check could not be carried out now")
     BUSY = CallError("", "uncheckable", "too many checks are waiting")
+
+
+_Job = tuple[dict[str, Any], bytes | None, asyncio.Future[Any]]
+"""What the child is asked, the digest of the schema to blame if it takes too long, and who waits."""
 
 
 class Checker:
@@ -66,7 +71,7 @@ class Checker:
         self._max_schema_bytes = max_schema_bytes
         self._clock = clock
         self._child: Process | None = None
-        self._queue: asyncio.Queue[tuple[dict[str, Any], asyncio.Future[Any]]] = asyncio.Queue(max_waiting)
+        self._queue: asyncio.Queue[_Job] = asyncio.Queue(max_waiting)
         self._worker: asyncio.Task[None] | None = None
         self._condemned: BoundedCache[float] = BoundedCache(max_entries=1024, max_size=1024)
         self._compiled: BoundedCache[tuple[Problem | None]] = BoundedCache(max_entries=4096, max_size=4096)
@@ -83,8 +88,7 @@ class Checker:
         if worker is not None:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
-        while not self._queue.empty():
-            _answer(self._queue.get_nowait()[1], _Lost.UNAVAILABLE)
+        self._fail_waiting()
         await self._end_child()
 
     async def judge(self, jobs: Sequence[CallCheck]) -> list[CheckResult]:
@@ -94,13 +98,20 @@ class Checker:
         for job in jobs:
             if is_cheap(job):
                 asked.append(judge(job))
-            elif job.schema is not None and self._is_condemned(job.schema):
-                asked.append(_failed(job, _Lost.TOO_COSTLY))
             else:
-                size = sum(map(len, job.fragments))
-                asked.append(self._ask(judge_job(job, self._deadline_s * (1 + size / _SIZE_FOR_AS_MUCH_AGAIN))))
+                # A cheap schema is not to blame for the time that large arguments take.
+                blamed = None if schema_is_cheap(job.schema, job.formats) else job.schema
+                size = len("".join(job.fragments))
+                asked.append(self._ask(judge_job(job, self._deadline_s * (1 + size / _SIZE_FOR_AS_MUCH_AGAIN)), blamed))
             await pause.perhaps()
-        return [one if isinstance(one, CheckResult) else self._result(job, await one) for job, one in zip(jobs, asked)]
+        results = []
+        for job, one in zip(jobs, asked, strict=True):
+            if isinstance(one, CheckResult):
+                results.append(one)
+                continue
+            answer = await one
+            results.append(_failed(job, answer) if isinstance(answer, _Lost) else read_result(answer))
+        return results
 
     async def compile_problems(self, schemas: Sequence[bytes]) -> list[Problem | None]:
         """For each schema the pointer and message of what makes it unusable, or None."""
@@ -119,60 +130,54 @@ class Checker:
         known = self._compiled.get(digest)
         if known is not None:
             return known[0]
-        if self._is_condemned(schema):
-            return "", _Lost.TOO_COSTLY.value.message
-        answer = await self._ask(compile_job(schema, self._max_schema_bytes, self._deadline_s))
+        answer = await self._ask(compile_job(schema, self._max_schema_bytes, self._deadline_s), schema)
         if isinstance(answer, _Lost):
-            if answer is _Lost.TOO_COSTLY:
-                self._condemn(schema)
             return "", answer.value.message
         problem = None if answer is None else (str(answer[0]), str(answer[1]))
         self._compiled.put(digest, (problem,), 1)
         return problem
 
-    def _result(self, job: CallCheck, answer: Any) -> CheckResult:
-        if not isinstance(answer, _Lost):
-            return read_result(answer)
-        # A cheap schema is not to blame: the arguments were large.
-        if answer is _Lost.TOO_COSTLY and job.schema is not None and not schema_is_cheap(job.schema, job.formats):
-            self._condemn(job.schema)
-        return _failed(job, answer)
-
-    def _condemn(self, schema: bytes) -> None:
-        self._condemned.put(sha256(schema).digest(), self._clock() + self._remember_s, 1)
-
-    def _is_condemned(self, schema: bytes) -> bool:
-        until = self._condemned.get(sha256(schema).digest())
-        return until is not None and self._clock() < until
-
     # --- the child
 
-    def _ask(self, job: dict[str, Any]) -> asyncio.Future[Any]:
-        """The answer of the child, or a `_Lost`."""
+    def _ask(self, job: dict[str, Any], blamed: bytes | None) -> asyncio.Future[Any]:
+        """The answer of the child, or a `_Lost`. `blamed`: the schema that is not run again if this takes too long."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         try:
-            self._queue.put_nowait((job, future))
+            self._queue.put_nowait((job, None if blamed is None else sha256(blamed).digest(), future))
         except asyncio.QueueFull:
             future.set_result(_Lost.BUSY)
         return future
 
     async def _work(self) -> None:
         while True:
-            job, future = await self._queue.get()
+            job, blamed, future = await self._queue.get()
             if future.cancelled():
                 continue
+            if blamed is not None and self._clock() < (self._condemned.get(blamed) or 0.0):
+                _answer(future, _Lost.TOO_COSTLY)
+                continue
             try:
-                _answer(future, await self._exchange(job))
+                answer = await self._exchange(job)
             except BaseException:
+                # Nobody may wait for ever, neither at `close` nor after a mistake of ours; the next job starts anew.
                 _answer(future, _Lost.UNAVAILABLE)
+                self._fail_waiting()
+                self._worker = None
                 raise
+            if answer is _Lost.TOO_COSTLY and blamed is not None:
+                self._condemned.put(blamed, self._clock() + self._remember_s, 1)
+            _answer(future, answer)
+
+    def _fail_waiting(self) -> None:
+        while not self._queue.empty():
+            _answer(self._queue.get_nowait()[2], _Lost.UNAVAILABLE)
 
     async def _exchange(self, job: dict[str, Any]) -> Any:
         try:
             child = await self._ready_child()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
             await self._end_child()
             return _Lost.UNAVAILABLE
         assert child.stdin is not None
@@ -194,7 +199,6 @@ class Checker:
             if self._child.returncode is None and not self._child.stdout.at_eof():
                 return self._child
             await self._end_child()
-        package = Path(__file__).resolve().parents[2]
         variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         child = self._child = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -205,7 +209,7 @@ class Checker:
             stdout=PIPE,
             stderr=DEVNULL,
             cwd="/",
-            env={**variables, "PYTHONPATH": str(package)},
+            env={**variables, "PYTHONPATH": _PACKAGE_FOLDER},
             start_new_session=True,  # an interrupt from the terminal is for the proxy, which may still need its child
             limit=1 << 20,
         )

@@ -73,7 +73,7 @@ class Entry:
             "upstream_id": self.upstream_id,
             "upstream_events": record.upstream_events,
             "upstream_bytes": record.upstream_bytes,
-            "verdicts": dict(Counter(record.verdicts)),
+            "verdicts": dict(Counter(verdict.value for verdict in record.verdicts)),
             "quirks": sorted(set(record.quirks)),
             "repairs": sorted(set(record.repairs)),
             "failed": [f"{backend}: {kind}" for backend, kind in self.attempts],

@@ -183,21 +183,25 @@ def judge(direct: str, proxy: str, mode: str, stream: bool) -> int:
                     assert call_id
                     assert called == name
                     assert mode == "annotate" or jsonschema_rs.is_valid(schema, json.loads(arguments)), "a faulty call"
-                assert calls or error or mode == "annotate", "neither a call nor an error"
+                assert calls or error, "neither a call nor an error"
+                assert error is None or error["error"]["type"] == "tool_call_blocked", "the engine's reply was not used"
             except (AssertionError, ValueError, KeyError) as problem:
                 wrong += 1
                 print(f"WRONG {problem!r}\n{body}")
             else:
                 print(f"out  {status} in {took * 1000:.0f} ms: calls {calls}")
-                print(f"     report {[found for found in reports(body, stream and status == 200) if found]}")
+                print(f"     {judgement(body, stream and status == 200)}")
                 if error:
                     print(f"     error {json.dumps(error['error'])}")
     return wrong
 
 
-def reports(body: str, stream: bool) -> list[Any]:
+def judgement(body: str, stream: bool) -> str:
+    """The report in short: the verdict, quirks and repairs of each call, and the quirks of the reply."""
     documents = events(body) if stream else [json.loads(body)]
-    return [document.get("wholecall") for document in documents]
+    (report,) = [document["wholecall"] for document in documents if "wholecall" in document]
+    calls = [f"{call['verdict']} {' '.join(call['quirks'] + call['repairs'])}" for call in report["calls"]]
+    return f"{'; '.join(calls)}; reply: {' '.join(report['quirks'])}"
 
 
 if __name__ == "__main__":

@@ -125,6 +125,12 @@ class Upstream:
         if error is None and self.errors:
             raise self.errors[0]
 
+    async def none_open(self, seconds: float = 1.0) -> None:
+        """Wait until every connection has been closed. Raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while self.open:
+                await asyncio.sleep(0.005)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from proxy.dialects.base import BadEvent, Envelope
-from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, exact, first_document, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, dump, exact, first_document, join_surrogates
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame, SseDecoder
 
@@ -215,7 +215,7 @@ class ChatDecoder:
         news = {k: v for k, v in extra.items() if not self._known(k, v)}
         if not isinstance(choices, list):
             if isinstance(usage, dict):
-                out.append(UsageDelta(usage, extra))
+                out.append(UsageDelta(usage, usage_counts(usage), extra))
             else:
                 self._note(Quirk.FOREIGN_EVENT)
             return out
@@ -232,10 +232,10 @@ class ChatDecoder:
                     self._note(Quirk.USAGE_MISPLACED)
         if isinstance(usage, dict) and usage:
             if not choices:
-                return [*out, UsageDelta(usage, extra)]
+                return [*out, UsageDelta(usage, usage_counts(usage), extra)]
             if not plain and not any(isinstance(d, UsageDelta) for d in out):
                 self._note(Quirk.USAGE_MISPLACED)
-            out.append(UsageDelta(usage))
+            out.append(UsageDelta(usage, usage_counts(usage)))
         elif not choices and news:
             out.append(Piece(-1, top_extra=news))
         return out
@@ -323,9 +323,9 @@ class ChatDecoder:
             left["role"] = "assistant"
         content = delta.get("content")
         thinking = ""
-        if isinstance(content, list):
+        if content is not None and not isinstance(content, str) and content != []:
             self._note(Quirk.CONTENT_PARTS)
-            content, thinking, rest = _split_parts(content)
+            content, thinking, rest = _split_parts(content if isinstance(content, list) else [content])
             if rest:
                 left["content_parts"] = rest
         text = self._whole_characters(index, "content", content) if isinstance(content, str) and content else ""
@@ -433,9 +433,11 @@ class ChatDecoder:
         if name in (None, "") and isinstance(entry.get("name"), str):
             name = entry["name"]
         call.name = _text(name)
-        if _padded(entry, ("id", "type")) or _padded(body, ("name", field)) or entry.get("id") == "null":
-            self._note(Quirk.NULL_PADDING)
         arguments = body.get(field)
+        # the head of a call has empty arguments in a clean stream
+        empty = field in body and (arguments is None or (arguments == "" and not call.name))
+        if empty or _padded(entry, ("id", "type")) or _padded(body, ("name",)) or entry.get("id") == "null":
+            self._note(Quirk.NULL_PADDING)
         inner: tuple[str | int, ...] = (*path, "custom" if call.kind == "custom" else "function", field)
         if arguments is None and field == "arguments" and "arguments" in entry:
             arguments, inner = entry["arguments"], (*path, "arguments")
@@ -482,6 +484,21 @@ class ChatDecoder:
 def finish_meaning(word: str) -> str:
     """stop, tool_calls, length, content_filter, error or unexpected_tool_call for an upstream's own word."""
     return FINISH_WORDS.get(word.lower(), "stop")
+
+
+def usage_counts(usage: dict[str, Any]) -> Usage:
+    """Cached tokens are inside prompt_tokens, reasoning tokens inside completion_tokens."""
+    inside, outside = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    return Usage(
+        _count(usage.get("prompt_tokens")) or 0,
+        _count(usage.get("completion_tokens")) or 0,
+        cache_read=_count(inside.get("cached_tokens")) if isinstance(inside, dict) else None,
+        reasoning=_count(outside.get("reasoning_tokens")) if isinstance(outside, dict) else None,
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _failure(document: dict[str, Any]) -> Failed | None:
@@ -533,8 +550,8 @@ def _split_parts(parts: list[Any]) -> tuple[str, str, list[Any]]:
     thinking: list[str] = []
     rest: list[Any] = []
     for part in parts:
-        if isinstance(part, str):
-            text.append(part)
+        if isinstance(part, (str, int, float)):
+            text.append(part if isinstance(part, str) else dump(part).decode())
         elif isinstance(part, dict) and isinstance(part.get("text"), str):
             text.append(part["text"])
         elif isinstance(part, dict) and "thinking" in part:

@@ -1,0 +1,78 @@
+"""`wholecall demo`: one process, a real server on a free port, a real request."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def started(*, once: bool = False, port: int = 0, columns: int = 80) -> subprocess.Popen[str]:
+    env = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from proxy.demo import run; raise SystemExit(run({once}, {port}))"],
+        cwd=ROOT,
+        env={**env, "COLUMNS": str(columns), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_once_shows_what_came_what_went_and_the_verdicts_and_ends(columns: int) -> None:
+    process = started(once=True, columns=columns)
+    shown, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    came, went = shown.partition("What went out")[::2]
+    assert "null" in came
+    assert "[DONE]" in came
+    assert "null" not in went.partition("Verdicts")[0]
+    for text in ("get_weather", "add_reminder", "valid", "args_cumulative", "2 of 2 calls", "tool_calls"):
+        assert text in went
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "\x1b" not in shown
+
+
+def test_it_serves_at_the_address_it_names_until_interrupted() -> None:
+    process = started()
+    try:
+        assert process.stdout is not None
+        address = ""
+        for line in process.stdout:
+            if "listens on" in line:
+                address = line.split("listens on ")[1].split(" ")[0]
+            if "Ctrl-C" in line:
+                break
+        with urllib.request.urlopen(f"{address}/demo/request?model=demo/undeclared-tool", timeout=10) as answer:
+            body = answer.read()
+        request = urllib.request.Request(f"{address}/chat/completions", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            last = [line for line in answer.read().decode().splitlines() if line][-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unknown_tool"
+        process.send_signal(signal.SIGINT)
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert '"level":"error"' not in errors
+
+
+def test_a_port_that_is_taken_gets_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = started(port=taken.getsockname()[1])
+        shown, errors = process.communicate(timeout=30)
+    assert (process.returncode, shown) == (2, "")
+    assert len(errors.splitlines()) == 1
+    assert "choose another port" in errors
