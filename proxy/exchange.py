@@ -10,6 +10,10 @@ Theory of operation. An exchange is in one of five states:
     checking   the reply has ended and the checks of its calls are out; nothing is released before they are back
     over       `Finish` was given
 
+A reply with faulty calls can be followed by further turns (`policy.reask`): the exchange waits again after `Ask`, and
+what it opens then is a turn of which only the calls count. The client sees one reply: the first one's text and end,
+the calls that were judged valid in any turn, and the sum of the usage. A turn that fails leaves the calls as they were.
+
 Without proof of the end a reply is cut: every call is `incomplete`, however whole it looks, and the reply fails.
 A failure of which nothing was used gives `Retry`; the shell then opens another attempt or abandons the exchange.
 """
@@ -27,14 +31,15 @@ from proxy.assembly.slots import HeldCall, Slots
 from proxy.assembly.text import TextMemory
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS
-from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope
+from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope, Framing
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
-from proxy.model.commands import Check, Command, Finish, Record, Retry, Send, Start, Stop
+from proxy.model.commands import Ask, Check, Command, Finish, Record, Retry, Send, Start, Stop
 from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
+from proxy.policy.reask import REQUIRED, answer, correctable, merge
 from proxy.policy.report import Annotations, report
 from proxy.policy.rules import BlockAs, Mode, blocked, decide
 from proxy.wire.body import BodyReader
@@ -62,6 +67,9 @@ class ExchangeSettings:
     annotations: Annotations = "problems"
     report_bytes: int = 4096
     repair: bool = True
+    reask: int = 0
+    reask_s: float = 60.0
+    reask_tokens: int = 32_768
     formats: bool = False
     skip_uncompilable: bool = False
     max_event_bytes: int = 4_194_304
@@ -90,6 +98,19 @@ class _Choice:
         return any(call.key is not None and call.key < order for call in self.slots.calls)
 
 
+class _Reply:
+    """What came of one upstream reply."""
+
+    def __init__(self, body: BodyReader) -> None:
+        self.body = body
+        self.choices: dict[int, _Choice] = {}
+        self.quirks: list[Quirk] = []
+        self.usage: UsageDelta | None = None
+        self.document: bytes | None = None  # a whole body, as it came
+        self.pending: list[Piece] = []  # pieces without model output, before the first that has some
+        self.said: list[str] = []  # its text, where the model may be asked again
+
+
 _State = Literal["waiting", "reading", "refused", "checking", "over"]
 
 
@@ -112,34 +133,37 @@ class Exchange:
         self._state: _State = "waiting"
         self._out: list[bytes] = []
         self._sent_at = 0.0
-        self._reset_reply()
+        self._turn = 0  # of the model: how often it was asked again
+        self._asked = request  # what it was asked last
+        self._first: _Reply | None = None  # the reply of the first turn, once there are others
+        self._kept: list[JudgedCall] = []  # calls of earlier turns that were judged valid
+        self._before: list[JudgedCall] = []  # the calls as they stood before this turn
+        self._began_at = 0.0
+        self._reset_reply("events")
 
     def _new_encoder(self, dialect: str) -> Encoder:
         about = (self._request, self._seed, self._created, self._upstream_envelope, dialect)
         return self._client.encoder(*about)
 
-    def _reset_reply(self) -> None:
+    def _reset_reply(self, framing: Framing) -> None:
+        limits = self._settings
+        self._reply = _Reply(BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note, framing))
         self._decoder: Decoder | None = None
         self._dialect = ""
         self._own_key = True
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._inflater: Inflater | None = None
-        self._choices: dict[int, _Choice] = {}
-        self._quirks: list[Quirk] = []
-        self._pending: list[Piece] = []  # pieces without model output, before the first that has some
-        self._usage: UsageDelta | None = None
         self._done_seen = False
         self._whole_seen = False
         self._data_at = 0.0
         self._calls = 0
-        self._flowing = False  # model output was given to the encoder
-        self._holding = False
+        self._flowing = self._turn > 0  # model output was given to the encoder
+        self._holding = self._turn > 0
         self._held_bytes = 0
         self._events = 0
         self._bytes = 0
         self._error_body = bytearray()
-        self._document: bytes | None = None
         self._judged: list[JudgedCall] = []
         self._held: list[HeldCall] = []  # the same calls as they came
         self._comments_sent = 0
@@ -165,24 +189,23 @@ class Exchange:
         `settings`: those of this backend. `quirks`: of the request as it was written for this backend.
         """
         assert self._state == "waiting"
-        self._reset_reply()
         if settings is not None:
             self._settings = settings
-        self._quirks += quirks
+        self._reset_reply(UPSTREAM_DIALECTS[dialect].framing if self._request.stream else "events")
+        self._reply.quirks += quirks
         self._dialect = dialect
         self._own_key = own_key
         self._status = status
         self._headers = headers
         self._sent_at = self._data_at = now
-        limits = self._settings
-        framing = UPSTREAM_DIALECTS[dialect].framing if self._request.stream else "events"
-        self._body = BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note, framing)
         self._decoder = UPSTREAM_DIALECTS[dialect].decoder(self._request, self._note)
-        if not self.started:
-            self._encoder = self._new_encoder(dialect)
+        if self._turn == 0:
+            self._began_at = now
+            if not self.started:
+                self._encoder = self._new_encoder(dialect)
         self._state = "reading" if 200 <= status < 300 else "refused"
         try:
-            self._inflater = inflater(headers.get("content-encoding", ""), limits.max_reply_bytes)
+            self._inflater = inflater(headers.get("content-encoding", ""), self._settings.max_reply_bytes)
         except Fault as fault:
             return self._fail(fault, now)
         return []
@@ -220,14 +243,14 @@ class Exchange:
         except Fault as fault:
             return self._fail(fault, now)
         if ended or self._proof:
-            if not self._done_seen and self._body.kind == "events":
+            if not self._done_seen and self._reply.body.kind == "events":
                 self._note(Quirk.DONE_MISSING)
             return self._conclude(now)
         return self._fail(self._cut(), now)
 
     def broken(self, fault: Fault, now: float) -> list[Command]:
         """The attempt ended without a proper end: no connection, a reset, a deadline. After proof it does no harm."""
-        if self._state == "reading" and self._proof and self._body.streamed:
+        if self._state == "reading" and self._proof and self._reply.body.streamed:
             self._note(Quirk.RESET_AFTER_END)
             return self._conclude(now)
         if self._state == "refused" and fault.kind is FaultKind.STREAM_CUT:
@@ -244,6 +267,8 @@ class Exchange:
     @property
     def deadline(self) -> float | None:
         """When `tick` is wanted next; None: not at all."""
+        if self._state == "waiting" and self._turn and self._request.stream:
+            return self._sent_at + self._settings.keepalive_s
         if self._state == "reading":
             keepalive = self._sent_at + self._settings.keepalive_s if self._keeps_alive() else None
             if self._settles():
@@ -254,13 +279,16 @@ class Exchange:
 
     def tick(self, now: float) -> list[Command]:
         """Time has passed: conclude a reply that has settled, or send a comment while something is held."""
+        if self._state == "waiting" and self._turn and self._request.stream:
+            self._out.append(_KEEPALIVE)
+            return self._flush(now)
         if self._state != "reading":
             return []
         if self._settles() and now >= self._data_at + self._settings.settle_s:
             self._note(Quirk.DONE_MISSING)
             return [Stop(), *self._conclude(now, stop=False)]
         if self._keeps_alive() and now >= self._sent_at + self._settings.keepalive_s:
-            self._comments_sent = self._body.comments
+            self._comments_sent = self._reply.body.comments
             self._release_pending()
             self._out.append(_KEEPALIVE)
             return self._flush(now)
@@ -292,7 +320,9 @@ class Exchange:
         """End with this error: before the first byte as an HTTP status, after it in-band."""
         if self._state == "over":
             return []
-        if not self._judged:
+        if self._turn:
+            self._judged = self._before
+        elif not self._judged:
             self._judge_unfinished()
         return self._error(fault, now)
 
@@ -311,7 +341,7 @@ class Exchange:
         self._bytes += len(data)
         if self._bytes > self._settings.max_reply_bytes:
             raise limit_fault("max_reply_bytes", self._settings.max_reply_bytes, "the upstream's reply")
-        return self._frames(self._body.feed(data), now)
+        return self._frames(self._reply.body.feed(data), now)
 
     def _frames(self, frames: list[Frame], now: float) -> bool:
         decoder = self._decoder
@@ -334,11 +364,11 @@ class Exchange:
         """The body has ended: what was pending counts if it parses. True where the reply ended in it."""
         decoder = self._decoder
         assert decoder is not None
-        frames = self._body.close()
-        if self._body.kind == "page":
+        frames = self._reply.body.close()
+        if self._reply.body.kind == "page":
             page = frames[0].data if frames else b""
             raise upstream_faults.page(page)
-        if self._body.kind == "document":
+        if self._reply.body.kind == "document":
             self._document_body(frames[0], now)
             return self._done_seen
         for frame in frames:
@@ -348,7 +378,7 @@ class Exchange:
                 if self._proof:
                     return True  # cut after the end was confirmed: it does no more harm than a reset there
                 raise self._leftover(frame.data) from None
-            if self._body.kind == "events":  # the last line needs no end
+            if self._reply.body.kind == "events":  # the last line needs no end
                 self._note(Quirk.EVENT_UNTERMINATED)
             if self._deltas(deltas, now):
                 return True
@@ -363,10 +393,10 @@ class Exchange:
             deltas = decoder.feed_document(frame)
         except BadEvent as error:
             raise Fault(FaultKind.STREAM_CUT, f"the upstream's JSON document is broken or cut: {error}") from None
-        self._document = frame.data
+        self._reply.document = frame.data
         self._events += 1
         self._deltas(deltas, now)
-        if self._choices:
+        if self._reply.choices:
             self._whole_seen = True  # a plain reply: the whole document, with at least one choice
 
     def _deltas(self, deltas: list[Delta], now: float) -> bool:
@@ -376,15 +406,15 @@ class Exchange:
             if isinstance(delta, Piece):
                 if carries_call and delta.text:
                     self._drop_repeat(delta)
-                self._piece(delta, now)
+                self._piece(delta)
             elif isinstance(delta, CallDelta):
                 self._call(delta, now)
             elif isinstance(delta, FinishDelta):
                 self._finish(delta)
             elif isinstance(delta, UsageDelta):
-                if self._usage is not None:
+                if self._reply.usage is not None:
                     self._note(Quirk.USAGE_REPEATED)
-                self._usage = delta
+                self._reply.usage = delta
             elif isinstance(delta, Failed):
                 raise upstream_faults.in_band(delta, same_dialect=self._same_dialect)
             elif isinstance(delta, Done):
@@ -393,48 +423,64 @@ class Exchange:
         return False
 
     def _choice(self, index: int) -> _Choice:
-        choice = self._choices.get(index)
+        choice = self._reply.choices.get(index)
         if choice is None:
-            choice = self._choices[index] = _Choice(Slots(index, self._request.tools, self._note))
+            choice = self._reply.choices[index] = _Choice(Slots(index, self._request.tools, self._note))
         return choice
 
-    def _piece(self, piece: Piece, now: float) -> None:
+    def _piece(self, piece: Piece) -> None:
+        if self._turn:
+            # of a further turn only the calls count; its text is told to the model if it is asked once more
+            if piece.choice == 0:
+                self._choice(0)
+                self._reply.said.append(piece.text)
+            return
         if piece.choice < 0:
-            if self._flowing:
-                self._out.append(self._encoder.piece(piece))
-            elif piece.top_extra:
-                self._pending.append(piece)
+            self._emit(piece, output=False)
             return
         choice = self._choice(piece.choice)
-        if piece.order is not None and self._encoder.ordered and choice.follows_a_call(piece.order):
+        if self._encoder.ordered and self._held_in_order(choice, piece):
+            return
+        if piece.text:
+            piece = self._text(choice, piece)
+        self._emit(piece, output=piece.raw is not None or _is_output(piece))
+
+    def _held_in_order(self, choice: _Choice, piece: Piece) -> bool:
+        """Whether the client, which reads block after block, gets the piece behind a call that is still held."""
+        if piece.order is not None and choice.follows_a_call(piece.order):
             choice.late.append(piece)
-            self._hold(len(piece.reasoning))
-            return
-        if self._live is not None and self._encoder.ordered:
+        elif self._live is not None:
             choice.behind.append(piece)
-            self._hold(len(piece.text) + len(piece.reasoning))
-            return
-        text = piece.text
-        if text:
-            if self._request.tools:
-                choice.text.add(text)
-            if not choice.visible:
-                if text.isspace():
-                    piece = self._hold_blank(choice, piece)
-                else:
-                    choice.visible = True
-                    if choice.blank:
-                        self._flowing = self.used = True
-                        self._release_pending()
-                        self._out += [self._encoder.piece(blank) for blank in choice.blank]
-                        choice.blank = []
-        if self._flowing or piece.raw is not None or _is_output(piece):
-            if not self._flowing:
-                self._flowing = self.used = True
-                self._release_pending()
+        else:
+            return False
+        self._hold(len(piece.text) + len(piece.reasoning))
+        return True
+
+    def _text(self, choice: _Choice, piece: Piece) -> Piece:
+        """Remember the text, and hold back white space until visible text follows it."""
+        if self._request.tools:
+            choice.text.add(piece.text)
+        if self._settings.reask:
+            self._reply.said.append(piece.text)
+        if choice.visible:
+            return piece
+        if piece.text.isspace():
+            return self._hold_blank(choice, piece)
+        choice.visible = True
+        for blank in choice.blank:
+            self._emit(blank, output=True)
+        choice.blank = []
+        return piece
+
+    def _emit(self, piece: Piece, *, output: bool) -> None:
+        """To the encoder; what is no model output waits for the first that is."""
+        if output and not self._flowing:
+            self._flowing = self.used = True
+            self._release_pending()
+        if self._flowing:
             self._out.append(self._encoder.piece(piece))
         elif piece.delta or piece.choice_extra or piece.top_extra:
-            self._pending.append(piece)
+            self._reply.pending.append(piece)
 
     def _hold_blank(self, choice: _Choice, piece: Piece) -> Piece:
         """White space goes out once visible text follows it; before a call alone it is dropped."""
@@ -522,8 +568,6 @@ class Exchange:
         if delta.reason == "error":
             raise upstream_faults.finish_error(delta.raw)
         choice = self._choice(delta.choice)
-        if delta.raw not in ("stop", "tool_calls", "length", "content_filter", "function_call"):
-            self._note(Quirk.FINISH_WORD)
         if choice.finish is None:
             choice.finish = delta
             return
@@ -539,19 +583,19 @@ class Exchange:
         """Whether the end was confirmed: a final event, a whole document, or a finish reason of every choice."""
         if self._done_seen or self._whole_seen:
             return True
-        return bool(self._choices) and all(choice.finish is not None for choice in self._choices.values())
+        return bool(self._reply.choices) and all(choice.finish is not None for choice in self._reply.choices.values())
 
     def _settles(self) -> bool:
         """Whether nothing more is owed: where several choices were asked for, none that never came is waited for
         less than a silent upstream is."""
-        return self._proof and len(self._choices) >= self._request.choices
+        return self._proof and len(self._reply.choices) >= self._request.choices
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _conclude(self, now: float, *, stop: bool = True) -> list[Command]:
         """The reply has ended, proven: judge its calls. Nothing is released before every check has come back."""
         commands: list[Command] = [Stop()] if stop else []
-        if not self._choices:
+        if not self._reply.choices:
             return [*commands, *self._fail(self._cut(), now)]
         assert self._decoder is not None
         self._deltas(self._decoder.close(), now)
@@ -559,16 +603,16 @@ class Exchange:
         jobs: list[CallCheck] = []
         for judged, held in self._identify():
             reason = self._reason(judged.choice)
-            in_progress = held is self._choices[judged.choice].slots.current and not held.whole
+            in_progress = held is self._reply.choices[judged.choice].slots.current and not held.whole
             unfinished = held.unfinished or (reason in ("length", "content_filter") and in_progress)
-            fault = screen(self._request, judged.name, judged.index, unfinished=unfinished)
+            fault = screen(self._request, judged.name, len(self._kept) + judged.index, unfinished=unfinished)
             if fault is not None:
                 judged.verdict, judged.error = fault
             elif self._request.tools[judged.name].kind == "function":
                 jobs.append(self._job(len(self._judged), held, judged.name))
             self._judged.append(judged)
             self._held.append(held)
-        if not self._judged and any(self._reason(index) == "unexpected_tool_call" for index in self._choices):
+        if not self._judged and any(self._reason(index) == "unexpected_tool_call" for index in self._reply.choices):
             missing = "the upstream reports a tool call that it did not send"
             unsent = Fault(FaultKind.UPSTREAM_ERROR, missing, code="UNEXPECTED_TOOL_CALL")
             return [*commands, *self._fail(unsent, now)]
@@ -579,13 +623,13 @@ class Exchange:
 
     def _identify(self) -> list[tuple[JudgedCall, HeldCall]]:
         """The reply's calls with name and id towards the client; valid until something speaks against it."""
-        taken = set(self._request.used_ids)
+        taken = set(self._asked.used_ids)
         begun = self._live.held if self._live is not None else None
         if begun is not None:
             taken.add(begun.call_id)
         out = []
-        for index in sorted(self._choices):
-            for held in self._choices[index].slots.finish():
+        for index in sorted(self._reply.choices):
+            for held in self._reply.choices[index].slots.finish():
                 name = self._name(held)
                 tool = self._request.tools.get(name)
                 call = JudgedCall(
@@ -628,11 +672,71 @@ class Exchange:
         )
 
     def _reason(self, choice: int) -> str:
-        finish = self._choices[choice].finish
+        finish = self._reply.choices[choice].finish
         return finish.reason if finish else "stop"
 
     def _release(self, now: float) -> list[Command]:
-        """Every verdict is in: deliver what the policy delivers, then the finish of each choice, usage, the end."""
+        """Every verdict of this turn is in: ask again, or deliver."""
+        answered = self._judged
+        if self._turn:
+            merged = merge(self._kept, answered)
+            # a turn without a new call corrects nothing: the faults stand
+            self._judged = merged if len(merged) > len(self._kept) else self._before
+        faults = any(correctable(call) for call in self._judged)
+        if (faults or self._lacks_a_call()) and self._may_ask(now):
+            return self._ask(answered, now)
+        if self._turn:
+            self.record.reask = "exhausted" if faults or self._lacks_a_call() else "corrected"
+        return self._deliver(now)
+
+    def _lacks_a_call(self) -> bool:
+        required = self._request.tool_choice.mode in ("required", "forced")
+        return required and not self._judged and self._reason(0) not in ("length", "content_filter")
+
+    def _may_ask(self, now: float) -> bool:
+        """The budgets: turns, seconds, and tokens where usage tells of them."""
+        settings = self._settings
+        if self._turn >= settings.reask or settings.delivery == "live" or self._request.choices != 1:
+            return False
+        spent = self._usage_sum()
+        tokens = spent.counts.output_tokens if spent else 0
+        return now < self._began_at + settings.reask_s and tokens < settings.reask_tokens
+
+    def _ask(self, answered: Sequence[JudgedCall], now: float) -> list[Command]:
+        """The assistant's turn as it came, what each of its calls is answered, and then the model's next turn."""
+        text = "".join(self._reply.said)
+        answers = [(call, answer(call)) for call in answered if call.verdict is not Verdict.INCOMPLETE]
+        self._asked = self._client.follow_up(self._asked, text, answers, "" if answers else REQUIRED)
+        self._before = self._judged
+        self._kept = [call for call in self._judged if call.verdict is Verdict.VALID]
+        self._keep_reply()
+        self._turn += 1
+        self._state = "waiting"
+        self._sent_at = now
+        return [*self._flush(now), Ask(self._asked)]
+
+    def _keep_reply(self) -> None:
+        """The first reply is what the client sees; of later ones usage and quirks are added to it."""
+        self.record.upstream_events += self._events
+        self.record.upstream_bytes += self._bytes
+        self._events = self._bytes = 0
+        if self._first is None:
+            self._first = self._reply
+        elif self._reply is not self._first:
+            self._first.usage = self._usage_sum()
+            self._first.quirks += [quirk for quirk in self._reply.quirks if quirk not in self._first.quirks]
+
+    def _usage_sum(self) -> UsageDelta | None:
+        first = self._first.usage if self._first is not None and self._first is not self._reply else None
+        if first is None or self._reply.usage is None:
+            return self._reply.usage or first
+        return first.plus(self._reply.usage)
+
+    def _deliver(self, now: float) -> list[Command]:
+        """Deliver what the policy delivers, then the finish of each choice, usage, the end."""
+        if self._first is not None:
+            self._keep_reply()
+            self._reply = self._first
         self.record.hold_ended_at = now
         fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry)
         if fault is None:
@@ -640,11 +744,11 @@ class Exchange:
         if fault is not None:
             return self._error(fault, now)
         self._note_end()
-        if self._document is not None and self._unchanged():
+        if self._reply.document is not None and self._unchanged():
             return self._whole_document(now)
         self._release_pending()
-        for number, index in enumerate(sorted(self._choices)):
-            choice = self._choices[index]
+        for number, index in enumerate(sorted(self._reply.choices)):
+            choice = self._reply.choices[index]
             calls = [call for call in self._judged if call.choice == index]
             if choice.blank:
                 if calls:
@@ -656,12 +760,12 @@ class Exchange:
             reason = self._reason(index)
             if reason not in ("length", "content_filter"):
                 reason = "tool_calls" if delivered else "stop"
-            quirks = self._quirks if number == 0 else []
-            if self._usage is not None and self._encoder.usage_first:
-                self._out.append(self._encoder.usage(self._usage))
+            quirks = self._reply.quirks if number == 0 else []
+            if self._reply.usage is not None and self._encoder.usage_first:
+                self._out.append(self._encoder.usage(self._reply.usage))
             self._out.append(self._encoder.finish(index, reason, choice.finish, self._report(calls, quirks)))
-        if self._usage is not None and not self._encoder.usage_first and self._wants_usage():
-            self._out.append(self._encoder.usage(self._usage))
+        if self._reply.usage is not None and not self._encoder.usage_first and self._wants_usage():
+            self._out.append(self._encoder.usage(self._reply.usage))
         self._out.append(self._encoder.done())
         self._state = "over"
         return [*self._flush(now), *self._finished(now)]
@@ -697,9 +801,9 @@ class Exchange:
 
     def _note_end(self) -> None:
         """What was odd about the end as a whole."""
-        if self._body.kind == "events" and not self._request.stream:
+        if self._reply.body.kind == "events" and not self._request.stream:
             self._note(Quirk.STREAM_FOR_JSON)
-        for index, choice in self._choices.items():
+        for index, choice in self._reply.choices.items():
             called = any(call.choice == index for call in self._judged)
             if choice.finish is None:
                 self._note(Quirk.FINISH_MISSING)
@@ -710,26 +814,34 @@ class Exchange:
 
     def _unchanged(self) -> bool:
         """Whether a whole document may go out as it came: same dialect, no call, nothing mended or reported."""
-        if self._request.stream or not self._same_dialect or self._judged or self._quirks:
+        if self._request.stream or not self._same_dialect or self._judged or self._reply.quirks:
             return False
-        if any(c.blank or c.finish is None or c.finish.raw != self._reason(i) for i, c in self._choices.items()):
+        if any(c.blank or c.finish is None for c in self._reply.choices.values()):
             return False
         return self._settings.annotations != "always"
 
     def _whole_document(self, now: float) -> list[Command]:
-        assert self._document is not None
-        self._out.append(self._document)
+        assert self._reply.document is not None
+        self._out.append(self._reply.document)
         self._state = "over"
         return [*self._flush(now), *self._finished(now)]
 
     def _report(self, calls: Sequence[JudgedCall], quirks: Sequence[Quirk]) -> dict[str, Any] | None:
-        return report(calls, quirks, self._settings.annotations, self._settings.report_bytes)
+        settings = self._settings
+        found = report(calls, quirks, settings.annotations, settings.report_bytes, asked=self._turn)
+        if found is not None and self._turn:
+            found["reask"] = {"turns": self._turn, "outcome": self.record.reask or "failed"}
+        return found
 
     # --- failure -----------------------------------------------------------------------------------------------
 
     def _fail(self, fault: Fault, now: float) -> list[Command]:
         """This attempt's answer is no answer."""
         self._judge_unfinished()
+        if self._turn:
+            self.record.reask = "failed"
+            self._judged = self._before
+            return self._deliver(now)
         if not self.used and not self.started:
             self._state = "waiting"
             return [Retry(fault, fault.is_transient)]
@@ -737,7 +849,7 @@ class Exchange:
 
     def _judge_unfinished(self) -> None:
         """Without proof of the end every call is incomplete, however whole it looks."""
-        if self._judged or not self._choices:
+        if self._judged or not self._reply.choices or self._turn:
             return
         for call, _ in self._identify():
             call.verdict = Verdict.INCOMPLETE
@@ -749,7 +861,7 @@ class Exchange:
             call.sent_index = None
         self.record.outcome = "blocked" if fault.kind is FaultKind.BLOCKED else "error"
         self.record.code = fault.public_code
-        found = self._report(self._judged, self._quirks) if self._judged or self._quirks else None
+        found = self._report(self._judged, self._reply.quirks) if self._judged or self._reply.quirks else None
         started = self.started or (self._request.stream and bool(self._out))
         self._state = "over"
         if started:
@@ -763,11 +875,13 @@ class Exchange:
 
     def _cut(self) -> Fault:
         """The body ended without proof of the end: what was left over may say why."""
-        leftover = self._body.leftover.strip()
+        leftover = self._reply.body.leftover.strip()
         if leftover:
             return self._leftover(leftover)
-        if not self._choices:
-            what = "events but no output" if self._events else "comments only" if self._body.comments else "nothing"
+        if not self._reply.choices:
+            what = (
+                "events but no output" if self._events else "comments only" if self._reply.body.comments else "nothing"
+            )
             return Fault(FaultKind.EMPTY_REPLY, f"the upstream answered with status {self._status} and {what}")
         return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended without a finish_reason or a final event")
 
@@ -804,8 +918,8 @@ class Exchange:
     # --- output ------------------------------------------------------------------------------------------------
 
     def _note(self, quirk: Quirk) -> None:
-        if quirk not in self._quirks:
-            self._quirks.append(quirk)
+        if quirk not in self._reply.quirks:
+            self._reply.quirks.append(quirk)
 
     def _upstream_envelope(self) -> Envelope | None:
         return self._decoder.envelope if self._decoder is not None else None
@@ -814,12 +928,12 @@ class Exchange:
         """Whether silence is ours: something is held, or the upstream itself has shown life by comments."""
         if not self._request.stream:
             return False
-        return self._holding or self._body.comments > self._comments_sent
+        return self._holding or self._reply.body.comments > self._comments_sent
 
     def _release_pending(self) -> None:
-        for piece in self._pending:
+        for piece in self._reply.pending:
             self._out.append(self._encoder.piece(piece))
-        self._pending.clear()
+        self._reply.pending.clear()
 
     def _flush(self, now: float) -> list[Command]:
         """What is ready to go, as one send; the head before the first."""
@@ -842,11 +956,11 @@ class Exchange:
     def _finished(self, now: float) -> list[Command]:
         record = self.record
         record.verdicts = [call.verdict for call in self._judged]
-        record.quirks = [*self._quirks, *(quirk for call in self._judged for quirk in call.quirks)]
+        record.quirks = [*self._reply.quirks, *(quirk for call in self._judged for quirk in call.quirks)]
         record.repairs = [name for call in self._judged for name in call.repairs]
-        record.usage = dict(self._usage.usage) if self._usage else None
-        record.upstream_events = self._events
-        record.upstream_bytes = self._bytes
+        record.usage = dict(self._reply.usage.usage) if self._reply.usage else None
+        record.upstream_events += self._events
+        record.upstream_bytes += self._bytes
         if record.hold_began_at is not None and record.hold_ended_at is None:
             record.hold_ended_at = now
         return [Finish(record)]

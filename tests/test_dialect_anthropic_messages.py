@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import casefile
 from casefile import CUTS, MODES, Case
-from proxy.dialects import CLIENT_DIALECTS, error_body, upstream_request
+from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS, error_body, upstream_request
 from proxy.dialects.anthropic_messages.decode import MessagesDecoder
+from proxy.dialects.anthropic_messages.encode import messages_usage
 from proxy.dialects.anthropic_messages.hub import DEFAULT_MAX_TOKENS
 from proxy.exchange import ExchangeSettings
 from proxy.faults import Fault, FaultKind
+from proxy.model.calls import JudgedCall, Verdict
 from proxy.model.deltas import CallDelta, Done, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request, ToolChoice
@@ -165,9 +167,10 @@ def message_of(*items: Any, asked: Request | None = None, **policy: Any) -> Mess
 
 
 def start(usage: Any = None, **fields: Any) -> dict[str, Any]:
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "up", "content": [], "stop_reason": None}
+    head: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "up", "content": []}
+    head |= {"stop_reason": None, "stop_sequence": None}
     usage = {"input_tokens": 7, "output_tokens": 1} if usage is None else usage
-    return {"type": "message_start", "message": {**head, "stop_sequence": None, "usage": usage, **fields}}
+    return {"type": "message_start", "message": {**head, "usage": usage, **fields}}
 
 
 def block(index: int, content: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
@@ -621,8 +624,6 @@ def test_a_chat_reply_becomes_a_canonical_message(stream: bool) -> None:
 
 
 def test_usage_of_another_dialect_counts_the_cache_apart() -> None:
-    from proxy.dialects.anthropic_messages.encode import messages_usage
-
     want = {"input_tokens": 2, "cache_creation_input_tokens": 1, "cache_read_input_tokens": 7, "output_tokens": 4}
     assert messages_usage(Usage(10, 4, 7, 1)) == want
     assert messages_usage(Usage(10, 4)) == {"input_tokens": 10, "output_tokens": 4}
@@ -749,6 +750,37 @@ def test_a_history_that_the_api_would_refuse_is_mended_on_its_way() -> None:
     assert second[0]["id"] != "t1"
     assert last[0] == {"type": "tool_result", "tool_use_id": second[0]["id"], "content": "fine"}
     assert [b["text"] for b in last[1:]] == ["Result of an earlier tool call:", "fine"]
+
+
+def test_a_follow_up_adds_the_turn_and_what_its_calls_are_answered() -> None:
+    judged = [
+        JudgedCall(0, i, f"t{i}", "get_weather", "function", Verdict.INVALID_JSON, t) for i, t in enumerate(("{}", "{"))
+    ]
+    asked = request(thinking={"type": "enabled", "budget_tokens": 50})
+    again = CLIENT_DIALECTS[DIALECT].follow_up(asked, "Hm.", [(call, "no") for call in judged], "Again.")
+    assert again.used_ids == {"t0", "t1"}
+    body, quirks = sent_to(DIALECT, again)
+    assert "thinking" not in body
+    assert body["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Hm."},
+                {"type": "tool_use", "id": "t0", "name": "get_weather", "input": {}},
+                {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"_raw": "{"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t0", "content": "no"},
+                {"type": "tool_result", "tool_use_id": "t1", "content": "no"},
+                {"type": "text", "text": "Again."},
+            ],
+        },
+    ]
+    assert quirks == (Quirk.HISTORY_ARGS_WRAPPED,)
+    assert len(CLIENT_DIALECTS[DIALECT].follow_up(asked, "", [], "Go.").body["messages"]) == 2
 
 
 CLAUDE_CODE: dict[str, Any] = {
@@ -937,7 +969,7 @@ def test_an_answer_schema_and_allowed_tools_cross() -> None:
 
 # --- round trips -------------------------------------------------------------------------------------------------
 
-_WORDS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(lambda t: t.strip() != "")
+_WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda t: t.strip() != "")
 _INPUTS = st.dictionaries(_WORDS, st.integers() | _WORDS | st.booleans() | st.none(), max_size=3)
 _BLOCKS = st.one_of(
     _WORDS.map(lambda t: {"type": "text", "text": t}),
@@ -1004,7 +1036,5 @@ def test_a_conversation_written_and_read_again_is_the_same(
     )
     dialect = CLIENT_DIALECTS[DIALECT]
     talk = dialect.conversation(asked)
-    from proxy.dialects import UPSTREAM_DIALECTS
-
     again = dialect.read(UPSTREAM_DIALECTS[DIALECT].write_conversation(talk, "m"))
     assert dialect.conversation(again) == talk

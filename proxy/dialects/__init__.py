@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.dialects.anthropic_messages import decode as messages_decode
+from proxy.dialects.anthropic_messages import encode as messages_encode
+from proxy.dialects.anthropic_messages import hub as messages_hub
+from proxy.dialects.anthropic_messages import request as messages_request
 from proxy.dialects.base import ClientDialect, IdForm, UpstreamDialect
 from proxy.dialects.history import guard
 from proxy.dialects.openai_chat import decode as chat_decode
@@ -29,6 +33,18 @@ UPSTREAM_DIALECTS: dict[str, UpstreamDialect] = {
             chat_hub.write_conversation,
             IdForm(40, "!-~"),  # OpenAI refuses longer ones
         ),
+        UpstreamDialect(
+            "anthropic-messages",
+            lambda request, note: messages_decode.MessagesDecoder(
+                note, verbatim=request.stream and request.dialect == "anthropic-messages"
+            ),
+            messages_decode.failure_of,
+            messages_request.path,
+            messages_request.write,
+            messages_hub.write_conversation,
+            messages_request.ID_FORM,
+            headers=messages_request.HEADERS,
+        ),
     )
 }
 
@@ -36,7 +52,20 @@ CLIENT_DIALECTS: dict[str, ClientDialect] = {
     d.name: d
     for d in (
         ClientDialect(
-            "openai-chat", chat_request.read, chat_hub.conversation, chat_encode.encoder, chat_encode.error_body
+            "openai-chat",
+            chat_request.read,
+            chat_hub.conversation,
+            chat_request.follow_up,
+            chat_encode.encoder,
+            chat_encode.error_body,
+        ),
+        ClientDialect(
+            "anthropic-messages",
+            messages_request.read,
+            messages_hub.conversation,
+            messages_request.follow_up,
+            messages_encode.encoder,
+            messages_encode.error_body,
         ),
     )
 }

@@ -91,12 +91,16 @@ class UpstreamDialect:
 
 @dataclass(frozen=True, slots=True)
 class ClientDialect:
-    """`encoder(request, seed, created, envelope, upstream_dialect)` writes one reply, streamed or plain as the request
+    """`follow_up(request, text, answers, message)` is the request with the assistant's turn added (its text, and its
+    calls with what each is answered) and then, where `message` is not empty, a user's message.
+
+    `encoder(request, seed, created, envelope, upstream_dialect)` writes one reply, streamed or plain as the request
     asks; only where the upstream speaks the same dialect does it use more of a piece than text and reasoning."""
 
     name: str
     read: Callable[[bytes], Request]
     conversation: Callable[[Request], Conversation]
+    follow_up: Callable[[Request, str, Sequence[tuple[JudgedCall, str]], str], Request]
     encoder: Callable[[Request, str, int, Callable[[], Envelope | None], str], Encoder]
     error_body: Callable[[Fault, dict[str, Any] | None], bytes]
 

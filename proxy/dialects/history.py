@@ -17,7 +17,7 @@ from proxy.wire.jsondoc import NotJson, dump, load
 
 def guard(talk: Conversation, form: IdForm, note: Note) -> Conversation:
     """`talk` with arguments that are JSON objects, results that have calls, and ids that are unique and fit."""
-    ids = _Ids(form, note)
+    ids = CallIds(form, note)
     turns: list[Turn] = []
     for turn in talk.turns:
         parts: list[Part] = []
@@ -53,7 +53,7 @@ def guard_chat_body(body: dict[str, Any], note: Note) -> dict[str, Any]:
         isinstance(m, dict) and (m.get("tool_calls") or m.get("role") == "tool") for m in messages
     ):
         return body
-    ids = _Ids(IdForm(1 << 20, r"\s\S"), note)
+    ids = CallIds(IdForm(40, r"\s\S"), note)  # OpenAI refuses longer ones; others take what they are given
     out: list[Any] = []
     changed = False
     for message in messages:
@@ -63,7 +63,7 @@ def guard_chat_body(body: dict[str, Any], note: Note) -> dict[str, Any]:
     return {**body, "messages": out} if changed else body
 
 
-def _guard_chat_message(message: dict[str, Any], ids: _Ids, note: Note) -> dict[str, Any]:
+def _guard_chat_message(message: dict[str, Any], ids: CallIds, note: Note) -> dict[str, Any]:
     if message.get("role") == "tool":
         given = message.get("tool_call_id")
         if not isinstance(given, str):
@@ -84,7 +84,7 @@ def _guard_chat_message(message: dict[str, Any], ids: _Ids, note: Note) -> dict[
     return {**message, "tool_calls": calls} if changed else message
 
 
-def _guard_chat_call(call: Any, ids: _Ids, note: Note) -> Any:
+def _guard_chat_call(call: Any, ids: CallIds, note: Note) -> Any:
     if not isinstance(call, dict) or not isinstance(call.get("id"), str):
         return call
     new = call
@@ -99,7 +99,7 @@ def _guard_chat_call(call: Any, ids: _Ids, note: Note) -> Any:
     return new
 
 
-class _Ids:
+class CallIds:
     """Ids of the history as they go upstream: in the order of the turns, calls before their results."""
 
     def __init__(self, form: IdForm, note: Note) -> None:

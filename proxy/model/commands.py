@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from proxy.faults import Fault
 from proxy.model.calls import CallCheck, Verdict
 from proxy.model.findings import Quirk
+from proxy.model.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the same backend once more, with this request: it tells the model what was wrong with its calls. Then go
+    on with `Exchange.opened` and what follows; the first reply needs no more reading."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Nothing more of the upstream's body is needed: close that response."""
 
@@ -53,7 +62,7 @@ class Finish:
     record: Record
 
 
-Command = Start | Send | Check | Retry | Stop | Finish
+Command = Start | Send | Check | Ask | Retry | Stop | Finish
 
 
 @dataclass(slots=True)
@@ -69,6 +78,7 @@ class Record:
     verdicts: list[Verdict] = field(default_factory=list)
     quirks: list[Quirk] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
+    reask: str = ""  # corrected | exhausted | failed; "": the model was not asked again
     usage: dict[str, object] | None = None
     upstream_events: int = 0
     upstream_bytes: int = 0

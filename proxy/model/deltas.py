@@ -85,6 +85,20 @@ class Usage:
     cache_write: int | None = None
     reasoning: int | None = None
 
+    def plus(self, other: Usage) -> Usage:
+        """The sum of two turns."""
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            _plus(self.cache_read, other.cache_read),
+            _plus(self.cache_write, other.cache_write),
+            _plus(self.reasoning, other.reasoning),
+        )
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None and b is None else (a or 0) + (b or 0)
+
 
 @dataclass(slots=True)
 class UsageDelta:
@@ -94,6 +108,19 @@ class UsageDelta:
     usage: dict[str, Any]
     counts: Usage = Usage()
     top_extra: dict[str, Any] = field(default_factory=dict)
+
+    def plus(self, other: UsageDelta) -> UsageDelta:
+        """The sum of two turns, in the upstream's own form too."""
+        return UsageDelta(_sum(self.usage, other.usage), self.counts.plus(other.counts), self.top_extra)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """Numbers added member by member; of anything else the later."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {key: _sum(a[key], b[key]) if key in a and key in b else a.get(key, b.get(key)) for key in {**a, **b}}
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)) and not isinstance(a, bool):
+        return a + b
+    return a if b is None else b
 
 
 @dataclass(slots=True)
@@ -116,6 +143,9 @@ Delta = Piece | CallDelta | FinishDelta | UsageDelta | Failed | Done
 # `error` words end the reply in an error. Words that are not here mean `stop`.
 FINISH_WORDS: dict[str, str] = {
     "stop": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "tool_use": "tool_calls",

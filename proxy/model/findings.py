@@ -39,6 +39,7 @@ class Quirk(StrEnum):
     MESSAGE_FOR_DELTA = "message_for_delta"
     MESSAGE_BESIDE_DELTA = "message_beside_delta"
     CONTENT_PARTS = "content_parts"
+    PART_NOT_CARRIED = "part_not_carried"
     CONTENT_REPEATED = "content_repeated"
     BLANK_TEXT_DROPPED = "blank_text_dropped"
     USAGE_MISPLACED = "usage_misplaced"
@@ -72,6 +73,8 @@ class Quirk(StrEnum):
     ID_CHANGED = "id_changed"
     ID_DUPLICATE = "id_duplicate"
     ID_NUMBER = "id_number"
+    ITEM_ID_CHANGED = "item_id_changed"
+    ITEM_UNANNOUNCED = "item_unannounced"
     NAME_REPEATED = "name_repeated"
     NAME_LATE = "name_late"
     NAME_SPLIT = "name_split"
@@ -79,6 +82,7 @@ class Quirk(StrEnum):
     NAME_PREFIXED = "name_prefixed"
     NAME_MISSING = "name_missing"
     # arguments
+    FINAL_TEXT_DIFFERS = "final_text_differs"
     ARGS_EMPTY = "args_empty"
     ARGS_NULL = "args_null"
     ARGS_OBJECT = "args_object"
@@ -96,6 +100,7 @@ class Quirk(StrEnum):
     SCHEMA_MENDED = "schema_mended"
     SCHEMA_UNCOMPILABLE = "schema_uncompilable"
     REQUIRED_CALL_MISSING = "required_call_missing"
+    REASK_REPEAT = "reask_repeat"
     FIELD_NOT_CARRIED = "field_not_carried"
     HISTORY_ARGS_WRAPPED = "history_args_wrapped"
     HISTORY_RESULT_ORPHANED = "history_result_orphaned"
@@ -145,6 +150,10 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     Quirk.MESSAGE_BESIDE_DELTA: QuirkRow("message stood beside delta and was dropped", "Perplexity"),
     Quirk.CONTENT_PARTS: QuirkRow(
         "content was a list of parts; text became content, thinking became reasoning", "Mistral Magistral"
+    ),
+    Quirk.PART_NOT_CARRIED: QuirkRow(
+        "a part of the reply other than text, reasoning and calls has no place in the client's dialect; it was dropped",
+        "Gemini (images, code that the backend ran itself)",
     ),
     Quirk.CONTENT_REPEATED: QuirkRow(
         "the whole content came again with the call and was dropped", "relays that flush the message at the end"
@@ -215,6 +224,13 @@ QUIRKS: dict[Quirk, QuirkRow] = {
         "the id was already used in this reply or in the request; a new one was made", "Kimi, Cohere, DeepSeek relays"
     ),
     Quirk.ID_NUMBER: QuirkRow("the id was a number; its decimal text was used", "SGLang, small relays"),
+    Quirk.ITEM_ID_CHANGED: QuirkRow(
+        "the id of an output item changed within the reply; the first one was kept",
+        "GitHub Copilot's Responses endpoint",
+    ),
+    Quirk.ITEM_UNANNOUNCED: QuirkRow(
+        "content of an output item came before the item was announced", "Responses-compatible servers, Azure"
+    ),
     Quirk.NAME_REPEATED: QuirkRow("the name came again with later fragments", "llama.cpp, Databricks"),
     Quirk.NAME_LATE: QuirkRow("the name came after arguments", "vLLM required-tool mode"),
     Quirk.NAME_SPLIT: QuirkRow("the name came in pieces; they were joined", "Mistral relays, vLLM"),
@@ -225,6 +241,10 @@ QUIRKS: dict[Quirk, QuirkRow] = {
         "a namespace before the declared name was removed", "Kimi (functions.), Gemini (default_api.)"
     ),
     Quirk.NAME_MISSING: QuirkRow("a call had no name", "TGI with a forced tool"),
+    Quirk.FINAL_TEXT_DIFFERS: QuirkRow(
+        "deltas of an item were missing, or not its final text; final arguments were taken, missing text was added",
+        "GitHub Copilot (ciphertext in deltas), Codex models, Kimi",
+    ),
     Quirk.ARGS_EMPTY: QuirkRow("empty arguments were taken as {}", "most backends for tools without parameters"),
     Quirk.ARGS_NULL: QuirkRow("null arguments were taken as {}", "SGLang, vLLM"),
     Quirk.ARGS_OBJECT: QuirkRow(
@@ -268,6 +288,10 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     ),
     Quirk.REQUIRED_CALL_MISSING: QuirkRow(
         "tool_choice asked for a call and none came", "backends without tool_choice, Ollama among them"
+    ),
+    Quirk.REASK_REPEAT: QuirkRow(
+        "asked to correct a call, the model repeated one that was accepted; the repeat was dropped",
+        "policy.reask; models answer with the whole turn again",
     ),
     Quirk.FIELD_NOT_CARRIED: QuirkRow(
         "a field of the request has no place in the backend's dialect and does not matter there",

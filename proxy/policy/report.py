@@ -15,15 +15,21 @@ _NAME_LIMIT = 200  # characters of an upstream's own name or id in a report
 
 
 def report(
-    calls: Sequence[JudgedCall], quirks: Sequence[Quirk], annotations: Annotations, report_bytes: int
+    calls: Sequence[JudgedCall],
+    quirks: Sequence[Quirk],
+    annotations: Annotations,
+    report_bytes: int,
+    *,
+    asked: int = 0,
 ) -> dict[str, Any] | None:
     """`{"calls": [...], "quirks": [...]}`, or None where `annotations` does not ask for one.
 
-    `arguments` stands only with withheld calls and is cut to `report_bytes` (UTF-8, `policy.report_bytes`).
+    `asked`: how often the model was asked again. `arguments` stands only with withheld calls and is cut to
+    `report_bytes` (UTF-8, `policy.report_bytes`).
     """
     if annotations == "never":
         return None
-    if annotations == "problems" and not quirks and not any(_problem(call) for call in calls):
+    if annotations == "problems" and not quirks and not asked and not any(_problem(call) for call in calls):
         return None
     return {"calls": [_entry(call, report_bytes) for call in calls], "quirks": [q.value for q in quirks]}
 

@@ -16,13 +16,22 @@ from proxy.wire.jsondoc import NotJson, decode, documents
 _MESSAGE_LIMIT = 500  # characters of an upstream's message towards the client
 _CODE_LIMIT = 80
 
+# Words of an error inside a reply that stand for a status which SDKs retry.
+_STATUSES = {
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "RESOURCE_EXHAUSTED": 429,
+    "overloaded_error": 529,
+    "UNAVAILABLE": 503,
+}
+
 FailureOf = Callable[[Any], Failed | None]
 
 
 def in_band(failed: Failed, *, same_dialect: bool) -> Fault:
     """An error inside a reply that began well. Its code is the HTTP status where it is one (OpenRouter)."""
-    status = None
     code = failed.code
+    status = _STATUSES.get(code or "")
     if code is not None and code.isdigit() and 400 <= int(code) < 600 and code not in ("401", "403"):
         status = int(code)
     return Fault(

@@ -75,13 +75,7 @@ class BodyReader:
         self._size += len(data)
         if self._size > self._document_limit:
             raise limit_fault("max_reply_bytes", self._document_limit, "the upstream's reply")
-        if self.kind == "unknown":
-            self._sniff()
-            if self.streamed:
-                data = b"".join(self._parts)
-                self._parts.clear()
-                return self.feed(data if self.kind == "events" else self._without_mark(data))
-        return []
+        return self._sniff() if self.kind == "unknown" else []
 
     def close(self) -> list[Frame]:
         """What was pending when the body ended."""
@@ -103,12 +97,12 @@ class BodyReader:
         self._note(Quirk.BOM)
         return data[len(_BOM) :]
 
-    def _sniff(self) -> None:
+    def _sniff(self) -> list[Frame]:
         head = b"".join(self._parts) if len(self._parts) > 1 else self._parts[0]
         self._parts = [head]
         text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
         if len(head) < _BLANK_LIMIT and (not text or _BOM.startswith(text)):
-            return
+            return []
         first = text[:1]
         if first == b"{" and self._framing == "lines":
             self.kind = "lines"
@@ -116,6 +110,10 @@ class BodyReader:
             self.kind = "array"
         else:
             self.kind = "document" if first in b"{[" else "page" if first == b"<" else "events"
+        if not self.streamed:
+            return []
+        self._parts.clear()
+        return self.feed(head if self.kind == "events" else self._without_mark(head))
 
     def _whole_lines(self, frames: list[Frame]) -> list[Frame]:
         """`frames`, unless the first line shows that this is one document over several lines."""

@@ -25,6 +25,7 @@ _ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "usage", "
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "usage"})
 _CALLS = frozenset({"tool_calls", "function_call", "role", "content"})
 _ENTRY = frozenset({"index", "id", "type", "function", "custom"})
+_FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 _PADDING = frozenset({"obfuscation", "p"})
 _MAX_CHOICES = 128
 _KEY_LEGACY = -1
@@ -296,6 +297,8 @@ class ChatDecoder:
         out += self._calls(index, delta, data, ("choices", position, where), plain=plain)
         if ends:
             assert isinstance(reason, str)
+            if reason not in _FINISH_REASONS:
+                self._note(Quirk.FINISH_WORD)
             out.append(FinishDelta(index, finish_meaning(reason), reason, choice_extra, extra))
         return out
 
@@ -519,6 +522,21 @@ def _failure(document: dict[str, Any]) -> Failed | None:
     if isinstance(document.get("message"), str) and document.get("code") not in (None, 0, "0", "", 200):
         return Failed(document["message"] or "the upstream reported an error", _code(document))
     return None
+
+
+def counts(usage: dict[str, Any]) -> Usage:
+    """Tokens of a chat usage object: cached ones are inside prompt_tokens, reasoning inside completion_tokens."""
+
+    def number(holder: Any, key: str) -> int | None:
+        value = holder.get(key) if isinstance(holder, dict) else None
+        return value if type(value) is int else None
+
+    return Usage(
+        number(usage, "prompt_tokens") or 0,
+        number(usage, "completion_tokens") or 0,
+        cache_read=number(usage.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning=number(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    )
 
 
 def failure_of(document: Any) -> Failed | None:

@@ -76,6 +76,10 @@ class _Base:
             delta["extra_content"] = piece.delta["extra_content"]
         return Piece(piece.choice, piece.text, piece.reasoning, piece.refusal, delta=delta)
 
+    def _extra_of(self, call: JudgedCall, entry: dict[str, Any]) -> dict[str, Any]:
+        """Fields of the upstream's entry that are not ours; of another dialect only what chat has a name for."""
+        return {k: v for k, v in call.extra.items() if k not in entry and (self._same or k == "extra_content")}
+
     def _usage(self, delta: UsageDelta) -> dict[str, Any]:
         return delta.usage if self._same else chat_usage(delta.counts)
 
@@ -116,7 +120,7 @@ class ChatStreamEncoder(_Base):
         entry: dict[str, Any] = {"index": call.sent_index, "id": call.call_id, "type": call.kind}
         field = "input" if call.kind == "custom" else "arguments"
         entry[call.kind] = {"name": call.name, field: "", **call.function_extra}
-        entry.update({k: v for k, v in call.extra.items() if k not in entry})
+        entry.update(self._extra_of(call, entry))
         return self._role(call.choice) + self._chunk(call.choice, {"tool_calls": [entry]})
 
     def call_text(self, call: JudgedCall, text: str) -> bytes:
@@ -211,7 +215,7 @@ class ChatDocumentEncoder(_Base):
         field = "input" if call.kind == "custom" else "arguments"
         entry: dict[str, Any] = {"id": call.call_id, "type": call.kind}
         entry[call.kind] = {"name": call.name, field: join_surrogates(call.text), **call.function_extra}
-        entry.update({k: v for k, v in call.extra.items() if k not in entry})
+        entry.update(self._extra_of(call, entry))
         self._messages.setdefault(call.choice, {}).setdefault("tool_calls", []).append(entry)
         return b""
 

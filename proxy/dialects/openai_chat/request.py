@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from proxy.dialects.base import Note, sequence_of
 from proxy.dialects.history import guard_chat_body
 from proxy.faults import Fault, FaultKind
+from proxy.model.calls import JudgedCall
 from proxy.model.requests import ChoiceMode, Request, Tool, ToolChoice
 from proxy.wire.jsondoc import NotJson, dump, load
 
@@ -60,6 +63,22 @@ def path(model: str, stream: bool) -> str:
 def write(request: Request, model: str, note: Note) -> bytes:
     """The upstream's body: the client's own, with the model's name there and a history that it will take."""
     return dump({**guard_chat_body(request.body, note), "model": model})
+
+
+def follow_up(request: Request, text: str, answers: Sequence[tuple[JudgedCall, str]], message: str) -> Request:
+    """`request` with the assistant's turn added, what each of its calls is answered, and a user's message if any."""
+    turn: dict[str, Any] = {"role": "assistant", "content": text or None}
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+        for call, _ in answers
+    ]
+    if calls:
+        turn["tool_calls"] = calls
+    results = [{"role": "tool", "tool_call_id": call.call_id, "content": told} for call, told in answers]
+    asked = [{"role": "user", "content": message}] if message else []
+    messages = [*sequence_of(request.body.get("messages")), turn, *results, *asked]
+    body = {**request.body, "messages": messages}
+    return replace(request, body=body, used_ids=request.used_ids | {call.call_id for call, _ in answers})
 
 
 def _tools(value: Any) -> dict[str, Tool]:

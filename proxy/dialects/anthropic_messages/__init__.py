@@ -1,0 +1,1 @@
+"""Anthropic Messages. Source: Anthropic API reference (messages, streaming), and what compatible servers make of it."""

@@ -1,0 +1,193 @@
+"""Messages requests: what the core needs of one, and what goes to an upstream that speaks the same dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.dialects.base import IdForm, Note, sequence_of
+from proxy.dialects.history import CallIds
+from proxy.faults import Fault, FaultKind
+from proxy.model.calls import JudgedCall
+from proxy.model.findings import Quirk
+from proxy.model.requests import Request, Tool, ToolChoice
+from proxy.wire.jsondoc import NotJson, dump, load
+
+ID_FORM = IdForm(64, "a-zA-Z0-9_-")
+HEADERS = (("anthropic-version", "2023-06-01"),)
+"""What an upstream wants besides the key. A client's own anthropic-version and anthropic-beta go before it."""
+
+OWN_TOOLS = frozenset({None, "custom"})
+"""Values of a tool's `type` that mean a tool of the client's own; any other names one that Anthropic defines."""
+
+
+def path(model: str, stream: bool) -> str:
+    return "/messages"
+
+
+def read(body: bytes) -> Request:
+    """The request in `body`. Raises Fault (INVALID_JSON, INVALID_REQUEST, INVALID_TOOL_SCHEMA)."""
+    try:
+        document = load(body)
+    except NotJson as error:
+        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid("the request body is no JSON object", None)
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise invalid("model is missing: name the model as a string", "model")
+    stream = document.get("stream")
+    if stream not in (None, True, False):
+        raise invalid("stream is neither true nor false", "stream")
+    messages = document.get("messages")
+    if not isinstance(messages, list):
+        raise invalid("messages is no list", "messages")
+    choice = document.get("tool_choice")
+    return Request(
+        dialect="anthropic-messages",
+        model=model,
+        stream=bool(stream),
+        body=document,
+        include_usage=True,
+        tools=_tools(document.get("tools")),
+        tool_choice=_tool_choice(choice),
+        parallel=not (isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True),
+        used_ids=frozenset(_used_ids(messages)),
+    )
+
+
+def write(request: Request, model: str, note: Note) -> bytes:
+    """The upstream's body: the client's own, with the model's name there and a history that it will take."""
+    return dump({**_guarded(request.body, note), "model": model})
+
+
+def follow_up(request: Request, text: str, answers: Sequence[tuple[JudgedCall, str]], message: str) -> Request:
+    """`request` with the assistant's turn added, what each of its calls is answered, and a user's message if any."""
+    turn: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
+    turn += [
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input(call.text)} for call, _ in answers
+    ]
+    told: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": call.call_id, "content": answer} for call, answer in answers
+    ]
+    told += [{"type": "text", "text": message}] if message else []
+    turns = (("assistant", turn), ("user", told))
+    added = [{"role": role, "content": content} for role, content in turns if content]
+    body = {**request.body, "messages": [*request.body["messages"], *added]}
+    body.pop("thinking", None)  # behind a call the API would want the signed thinking that led to it
+    return replace(request, body=body, used_ids=request.used_ids | {call.call_id for call, _ in answers})
+
+
+def _input(text: str) -> Any:
+    """Arguments as a block holds them; what is no JSON stays text, and is wrapped on its way up."""
+    try:
+        return load(text.encode("utf-8", "surrogatepass")) if text.strip() else {}
+    except NotJson:
+        return text
+
+
+def _tools(value: Any) -> dict[str, Tool]:
+    """Every tool that has a name. One that Anthropic defines (bash, text_editor ...) has no schema to judge by."""
+    if value is None:
+        return {}
+    if not isinstance(value, list):
+        raise invalid("tools is no list", "tools")
+    tools: dict[str, Tool] = {}
+    for position, entry in enumerate(value):
+        where = f"tools[{position}]"
+        if not isinstance(entry, dict):
+            raise invalid(f"{where} is no object", where)
+        name = entry.get("name")
+        if not isinstance(name, str) or not name:
+            if entry.get("type") in OWN_TOOLS:
+                raise invalid(f"{where}.name is missing", where)
+            continue
+        if name in tools:
+            raise invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
+        schema = entry.get("input_schema")
+        if schema is not None and not isinstance(schema, dict):
+            raise Fault(
+                FaultKind.INVALID_TOOL_SCHEMA,
+                f"tool {name[:80]!r}: input_schema is no object",
+                param=f"{where}.input_schema",
+            )
+        tools[name] = Tool(name, dump(schema) if schema else None)
+    return tools
+
+
+def _tool_choice(value: Any) -> ToolChoice:
+    if value is None:
+        return ToolChoice()
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "auto":
+        return ToolChoice()
+    if kind == "none":
+        return ToolChoice("none")
+    if kind == "any":
+        return ToolChoice("required")
+    if kind == "tool" and isinstance(value.get("name"), str):
+        return ToolChoice("forced", frozenset({value["name"]}))
+    raise invalid("tool_choice.type is none of auto, any, tool (with a name) and none", "tool_choice")
+
+
+def blocks_of(message: Any) -> list[Any]:
+    """A message's content blocks; text alone is none."""
+    return list(sequence_of(message.get("content"))) if isinstance(message, dict) else []
+
+
+def _used_ids(messages: list[Any]) -> Iterator[str]:
+    """Every call id in the request's history: a new call must not take one of them again."""
+    for message in messages:
+        for block in blocks_of(message):
+            if isinstance(block, dict):
+                for key in ("id", "tool_use_id"):
+                    if isinstance(block.get(key), str):
+                        yield block[key]
+
+
+# --- the history guard -------------------------------------------------------------------------------------------
+
+
+def _guarded(body: dict[str, Any], note: Note) -> dict[str, Any]:
+    """`body` with inputs that are objects, results that have calls, and ids that are unique: what the API asks for.
+    Only what has to change is changed."""
+    messages = body["messages"]
+    ids = CallIds(ID_FORM, note)
+    out: list[Any] = []
+    changed = False
+    for message in messages:
+        blocks = blocks_of(message)
+        new = [b for block in blocks for b in _guard_block(block, ids, note)]
+        if len(new) != len(blocks) or any(a is not b for a, b in zip(blocks, new, strict=True)):
+            changed = True
+            new.sort(key=lambda block: block.get("type") != "tool_result")  # they have to stand first
+            message = {**message, "content": new}
+        out.append(message)
+    return {**body, "messages": out} if changed else body
+
+
+def _guard_block(block: Any, ids: CallIds, note: Note) -> list[Any]:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind == "tool_use" and isinstance(block.get("id"), str):
+        call_id = ids.of_call(block["id"])
+        if call_id != block["id"]:
+            block = {**block, "id": call_id}
+        if not isinstance(block.get("input"), dict):
+            note(Quirk.HISTORY_ARGS_WRAPPED)
+            block = {**block, "input": {"_raw": block.get("input")}}
+    elif kind == "tool_result" and isinstance(block.get("tool_use_id"), str):
+        found = ids.of_result(block["tool_use_id"])
+        if found is None:
+            note(Quirk.HISTORY_RESULT_ORPHANED)
+            content = block.get("content")
+            rest = list(sequence_of(content))
+            text = [{"type": "text", "text": content}] if isinstance(content, str) and content else []
+            return [{"type": "text", "text": "Result of an earlier tool call:"}, *text, *rest]
+        if found != block["tool_use_id"]:
+            block = {**block, "tool_use_id": found}
+    return [block]
+
+
+def invalid(detail: str, param: str | None) -> Fault:
+    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)
