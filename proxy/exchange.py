@@ -35,7 +35,7 @@ from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope, Framing
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
 from proxy.model.commands import Ask, Check, Command, Finish, Record, Retry, Send, Start, Stop
-from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
@@ -568,6 +568,8 @@ class Exchange:
         if delta.reason == "error":
             raise upstream_faults.finish_error(delta.raw)
         choice = self._choice(delta.choice)
+        if delta.raw.lower() not in FINISH_WORDS:
+            self._note(Quirk.FINISH_WORD)
         if choice.finish is None:
             choice.finish = delta
             return
@@ -738,7 +740,8 @@ class Exchange:
             self._keep_reply()
             self._reply = self._first
         self.record.hold_ended_at = now
-        fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry)
+        cut = [index for index in self._reply.choices if self._reason(index) in ("length", "content_filter")]
+        fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry, cut)
         if fault is None:
             fault = self._begun_in_vain()
         if fault is not None:

@@ -241,7 +241,6 @@ key = "sha256:12"
         (BACKEND + '[policy]\nrecover = ["hermes"]\n', "policy.recover", "this version has no recover"),
         (BACKEND + "[policy]\nreask = 1\n", "policy.reask", "this version has no reask = 1"),
         (BACKEND + "[policy]\nreask = 4\n", "policy.reask", "at most 3"),
-        (BACKEND.replace("openai-chat", "gemini"), "backends[0].dialect", 'this version has no dialect = "gemini"'),
         (BACKEND.replace("openai-chat", "openai"), "backends[0].dialect", 'did you mean "openai-chat"?'),
         (BACKEND + "[policy]\nformats = 1\n", "policy.formats", "true or false"),
         (BACKEND + "[limits]\nmax_calls = true\n", "limits.max_calls", "a whole number"),

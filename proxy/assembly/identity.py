@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Container
 
 from proxy.assembly.slots import HeldCall
+from proxy.dialects.signatures import carry
 from proxy.model.findings import Quirk
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -34,5 +35,7 @@ def give_id(call: HeldCall, seed: str, taken: set[str]) -> str:
     if not call_id or call_id in taken:
         call.note(Quirk.ID_DUPLICATE if call_id else Quirk.ID_MISSING)
         call_id = made_id(seed, call.choice, call.ordinal, taken)
+        if call.signature:
+            call_id = carry(call_id, call.signature)  # the id is all that every client sends back
     taken.add(call_id)
     return call_id

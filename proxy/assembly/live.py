@@ -7,6 +7,7 @@ character waits for the verdict: what was sent of a faulty call never parses, so
 from __future__ import annotations
 
 from proxy.assembly.slots import HeldCall
+from proxy.wire.jsondoc import join_surrogates
 from proxy.wire.jsonscan import JsonScan
 
 
@@ -45,9 +46,10 @@ class LiveCall:
             stop -= 1  # half a character
         self._waiting = ready[stop:]
         self._given += stop
-        if stop > 0:
-            self.sent.append(ready[:stop])
-        return ready[:stop]
+        text = join_surrogates(ready[:stop])
+        if text:
+            self.sent.append(text)
+        return text
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 # What this version can do of what the file's language has words for. Anything else is refused with a line that says so.
 BUILT: Mapping[str, tuple[object, ...]] = {
-    "dialect": ("openai-chat",),
+    "dialect": ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama-chat"),
     "recover": ("off",),
     "reask": (0,),
 }

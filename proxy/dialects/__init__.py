@@ -10,11 +10,18 @@ from proxy.dialects.anthropic_messages import encode as messages_encode
 from proxy.dialects.anthropic_messages import hub as messages_hub
 from proxy.dialects.anthropic_messages import request as messages_request
 from proxy.dialects.base import ClientDialect, IdForm, UpstreamDialect
+from proxy.dialects.gemini import decode as gemini_decode
+from proxy.dialects.gemini import request as gemini_request
 from proxy.dialects.history import guard
+from proxy.dialects.ollama_chat import decode as ollama_decode
+from proxy.dialects.ollama_chat import request as ollama_request
 from proxy.dialects.openai_chat import decode as chat_decode
 from proxy.dialects.openai_chat import encode as chat_encode
 from proxy.dialects.openai_chat import hub as chat_hub
 from proxy.dialects.openai_chat import request as chat_request
+from proxy.dialects.openai_responses import decode as responses_decode
+from proxy.dialects.openai_responses import encode as responses_encode
+from proxy.dialects.openai_responses import request as responses_request
 from proxy.faults import Fault
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
@@ -34,6 +41,15 @@ UPSTREAM_DIALECTS: dict[str, UpstreamDialect] = {
             IdForm(40, "!-~"),  # OpenAI refuses longer ones
         ),
         UpstreamDialect(
+            "openai-responses",
+            lambda request, note: responses_decode.ResponsesDecoder(note, own=request.dialect == "openai-responses"),
+            responses_decode.failure_of,
+            responses_request.path,
+            responses_request.write,
+            responses_request.write_conversation,
+            IdForm(64, "!-~"),
+        ),
+        UpstreamDialect(
             "anthropic-messages",
             lambda request, note: messages_decode.MessagesDecoder(
                 note, verbatim=request.stream and request.dialect == "anthropic-messages"
@@ -44,6 +60,26 @@ UPSTREAM_DIALECTS: dict[str, UpstreamDialect] = {
             messages_hub.write_conversation,
             messages_request.ID_FORM,
             headers=messages_request.HEADERS,
+        ),
+        UpstreamDialect(
+            "gemini",
+            lambda request, note: gemini_decode.GeminiDecoder(request.choices, note),
+            gemini_decode.failure_of,
+            gemini_request.path,
+            None,
+            gemini_request.write_conversation,
+            gemini_request.IDS,
+            framing="array",
+        ),
+        UpstreamDialect(
+            "ollama-chat",
+            lambda request, note: ollama_decode.OllamaDecoder(note),
+            ollama_decode.failure_of,
+            ollama_request.path,
+            None,
+            ollama_request.write_conversation,
+            ollama_request.IDS,
+            framing="lines",
         ),
     )
 }
@@ -58,6 +94,14 @@ CLIENT_DIALECTS: dict[str, ClientDialect] = {
             chat_request.follow_up,
             chat_encode.encoder,
             chat_encode.error_body,
+        ),
+        ClientDialect(
+            "openai-responses",
+            responses_request.read,
+            responses_request.conversation,
+            responses_request.follow_up,
+            responses_encode.encoder,
+            responses_encode.error_body,
         ),
         ClientDialect(
             "anthropic-messages",

@@ -10,6 +10,7 @@ import hashlib
 from typing import Any
 
 from proxy.dialects.base import IdForm, Note, sequence_of
+from proxy.dialects.signatures import split
 from proxy.model.conversation import CallPart, Conversation, Part, ResultPart, TextPart, Turn
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, dump, load
@@ -23,9 +24,9 @@ def guard(talk: Conversation, form: IdForm, note: Note) -> Conversation:
         parts: list[Part] = []
         for part in turn.parts:
             if isinstance(part, CallPart):
-                part = CallPart(
-                    ids.of_call(part.call_id), part.name, _object_text(part.arguments, note), part.kind, part.signature
-                )
+                signature = part.signature or split(part.call_id)[1]
+                arguments = _object_text(part.arguments, note) if part.kind == "function" else part.arguments
+                part = CallPart(ids.of_call(part.call_id), part.name, arguments, part.kind, signature)
                 ids.names[part.call_id] = part.name
             elif isinstance(part, ResultPart):
                 call_id = ids.of_result(part.call_id)
@@ -111,13 +112,14 @@ class CallIds:
         self.names: dict[str, str] = {}
 
     def of_call(self, call_id: str) -> str:
-        new = call_id if self._form.fits(call_id) else self._mapped(call_id)
+        bare = split(call_id)[0]  # a signature belongs to one provider and is no part of the id elsewhere
+        new = bare if self._form.fits(bare) else self._mapped(bare)
         count = 2
         while new in self._taken:
             if count == 2:
                 self._note(Quirk.HISTORY_ID_DOUBLED)
             suffix = f"_{count}"
-            base = call_id if self._form.fits(call_id + suffix) else self._short(call_id)
+            base = bare if self._form.fits(bare + suffix) else self._short(bare)
             new = base + suffix
             count += 1
         self._taken.add(new)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from proxy.faults import Fault, FaultKind
@@ -20,15 +20,22 @@ BlockAs = Literal["error", "drop"]
 
 
 def faulty(call: JudgedCall) -> bool:
-    """Whether a call counts against its reply. An unfinished one does not: the reply's end says so itself."""
     return call.verdict not in (Verdict.VALID, Verdict.INCOMPLETE)
 
 
 def decide(
-    calls: Sequence[JudgedCall], mode: Mode, block_as: BlockAs, can_carry: Callable[[JudgedCall], bool]
+    calls: Sequence[JudgedCall],
+    mode: Mode,
+    block_as: BlockAs,
+    can_carry: Callable[[JudgedCall], bool],
+    cut_choices: Collection[int],
 ) -> Fault | None:
-    """Number the delivered calls of a finished reply (`sent_index`, per choice), or say why the reply fails."""
-    bad = [call for call in calls if faulty(call)]
+    """Number the delivered calls of a finished reply (`sent_index`, per choice), or say why the reply fails.
+
+    An unfinished call does not count against its reply where the finish reason itself says that the choice was cut
+    (`cut_choices`: length, content_filter).
+    """
+    bad = [c for c in calls if faulty(c) or (c.verdict is Verdict.INCOMPLETE and c.choice not in cut_choices)]
     if mode == "block" and bad:
         left = [call for call in calls if call.verdict is Verdict.VALID]
         if block_as == "error" or not left:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.faults import Fault, FaultKind
 from proxy.model.commands import Record
-from proxy.server.endpoints import Completions, Exposition, Health, NotYet, header, not_found
+from proxy.server.endpoints import Completions, Exposition, Health, header, not_found
 from proxy.server.entry import NONE, Entry
 from proxy.server.guard import HeadLimits
 from proxy.server.logs import request_id
@@ -80,7 +80,7 @@ class App:
 
 def _api_routes(service: Service) -> list[BaseRoute]:
     chat = Completions(service, "openai-chat")
-    responses, messages = NotYet("the Responses API"), NotYet("the Messages API")
+    responses, messages = Completions(service, "openai-responses"), Completions(service, "anthropic-messages")
     models = Models(service)
     return [
         Route("/v1/chat/completions", chat),

@@ -53,7 +53,8 @@ def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> t
     if client is not None:
         entry.client = client.name
         service.admission.count_request(client.name, client.requests_per_minute, clock())
-    ticket = service.admission.enter(config.limits.max_streams)
+    ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
+    service.metrics.begin()
     if client is not None:
         try:
             service.admission.enter_client(ticket, client.name, client.max_streams)
@@ -114,7 +115,7 @@ def too_large(limit: int) -> Fault:
 
 
 class Completions:
-    """The client dialects' own endpoint: `POST /v1/chat/completions`."""
+    """A client dialect's own endpoint: `POST /v1/chat/completions`, `/v1/responses` or `/v1/messages`."""
 
     def __init__(self, service: Service, dialect: str) -> None:
         self._service = service
@@ -128,7 +129,6 @@ class Completions:
         entry.endpoint = entry.dialect = self._dialect
         allow(scope, "POST")
         key, ticket = admit(service, config, entry, headers)
-        service.metrics.begin()
         try:
             body = await read_body(receive, headers, config)
             entry.unread = False
@@ -142,7 +142,6 @@ class Completions:
             abort = scope["state"]["abort"]
             await Pump(service, config, entry, ticket, request, plan, headers, key, receive, send, abort).run()
         finally:
-            service.metrics.end()
             ticket.leave()
 
     async def _check_tools(self, request: Request, config: Config, plan: RoutePlan) -> None:
@@ -179,21 +178,6 @@ class Completions:
 
 def _bad_tools(detail: str) -> Fault:
     return Fault(FaultKind.INVALID_TOOL_SCHEMA, detail, param="tools")
-
-
-class NotYet:
-    """A client dialect that this version does not have."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise Fault(
-            FaultKind.NOT_FOUND,
-            f"{self._what} is not in this version; use POST /v1/chat/completions",
-            code="not_implemented",
-            status=501,
-        )
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -84,6 +85,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._known = 0  # bytes of the head that the parser has given out
         self._raw = 0  # bytes of reads that lay wholly inside the head
         self._fields = 0
+        self._length = 0  # of the body, as announced
+        self._bypassed = 0  # bytes of a body that the parser will not see
         self._deaf = False  # nothing that this client sends is listened to any more
         self.lingering = False
         self._linger_budget = LINGER_BYTES
@@ -108,9 +111,34 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         was_inside = self._begun and self._expects_head
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._expects_head and not self._is_done():
             self._watch_head(len(data) if was_inside else 0)
+
+    def _feed(self, data: bytes) -> None:
+        """Hand `data` to the parser.
+
+        httptools stops behind the head of a request that asks for an upgrade, calls it complete and gives the rest
+        back. Nothing is upgraded here, so the rest is that request's body: taken for the next request it would be a way
+        to smuggle one in.
+        """
+        while data and not self._is_done():
+            if self._bypassed:
+                body, data = data[: self._bypassed], data[self._bypassed :]
+                self._bypassed -= len(body)
+                self.on_body(body)
+                if not self._bypassed:
+                    self.on_message_complete()
+                continue
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stop:
+                data = data[stop.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
 
     def _watch_head(self, size: int) -> None:
         """A head is not complete yet: it has a limit in bytes and in time. `size`: of a read that lay inside it."""
@@ -131,9 +159,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._linger()
         else:
             self.transport.close()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """An Upgrade that is not taken is no news: the request is answered as if it had none (RFC 9110, 7.8)."""
 
     # --- the parser's callbacks
 
@@ -158,12 +183,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unset_head_timer()
         has_body = self._check_head()
+        if self.parser.should_upgrade():
+            self._bypassed = self._length
         self._expects_head = self._begun = False
         super().on_headers_complete()
         if has_body:
             self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
 
     def on_message_complete(self) -> None:
+        if self._bypassed:
+            return  # the parser's mistake: see _feed
         self._expects_head = True
         super().on_message_complete()
 
@@ -182,7 +211,7 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- refusals
 
     def send_400_response(self, msg: str) -> None:
-        """The parser gave up (uvicorn calls this, after its own log line): our reason, or bad HTTP."""
+        """The parser gave up: our reason, or bad HTTP."""
         fault = self._refusal or Fault(FaultKind.INVALID_REQUEST, "the request is not valid HTTP/1.1")
         cycle = self._unanswered
         if cycle is not None and (cycle.response_started or not cycle.more_body):
@@ -197,8 +226,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def _check_head(self) -> bool:
         """Whether a body follows. Refuses what RFC 9112 forbids or what only attacks need."""
         version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._stop(Fault(FaultKind.INVALID_REQUEST, "HTTP/1.1 and HTTP/1.0 are spoken here"))
         hosts = 0
         has_body = False
+        self._length = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
@@ -206,8 +238,11 @@ class GuardedProtocol(HttpToolsProtocol):
                 has_body = True
                 if version == "1.0" or value.strip().lower() != b"chunked":
                     self._stop(Fault(FaultKind.INVALID_REQUEST, "the only transfer coding taken is chunked"))
+                if self.parser.should_upgrade():
+                    self._stop(Fault(FaultKind.INVALID_REQUEST, "a chunked request cannot ask for an upgrade"))
             elif name == b"content-length":
-                has_body = value.strip(b"0") != b""
+                self._length = int(value)  # llhttp lets only digits pass
+                has_body = self._length > 0
         if hosts != 1 and not (hosts == 0 and version == "1.0"):
             self._stop(Fault(FaultKind.INVALID_REQUEST, "a request needs exactly one Host header field"))
         if not self.url.startswith(b"/"):

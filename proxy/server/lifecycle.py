@@ -26,9 +26,8 @@ from proxy.server import logs
 from proxy.server.app import App
 from proxy.server.guard import GuardedProtocol
 from proxy.server.state import Service
-from proxy.server.supervisor import EXIT_NOT_STARTED, Load, Sockets
+from proxy.server.supervisor import BACKLOG, EXIT_NOT_STARTED, Load, Sockets
 
-BACKLOG = 2048
 # After the drain limit: how long the last error events may take to reach their clients.
 FAREWELL_S = 0.5
 
@@ -83,7 +82,6 @@ class Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `stop()`, then drain."""
         with self._signals():
-            await self.service.start()
             try:
                 await self._serve([self._sockets.api])
             finally:
@@ -138,7 +136,7 @@ class Server(uvicorn.Server):
         while state.tasks or state.connections:
             if time.monotonic() >= until or (hurry and self._hurry.is_set()):
                 return False
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
         return True
 
     @contextlib.contextmanager
@@ -152,6 +150,7 @@ class Server(uvicorn.Server):
             handlers[signal.SIGINT] = self.stop
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
         try:
             yield
         finally:
@@ -183,6 +182,7 @@ def run(load: Load, config: Config, sockets: Sockets, parent: int | None = None)
 
     async def main() -> None:
         service = Service(config)
+        await service.start()
         await Server(service, sockets, load, parent).serve()
 
     gc.freeze()  # what was imported stays: the collector need not look at it again and again

@@ -4,6 +4,7 @@ itself alone."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proxy.faults import Fault, limit_fault
@@ -64,11 +65,11 @@ class Admission:
     def running(self) -> int:
         return self._total.used
 
-    def enter(self, max_streams: int) -> Ticket:
+    def enter(self, max_streams: int, on_leave: Callable[[], None]) -> Ticket:
         """A place among all. Raises Fault (503, Retry-After) at `max_streams`."""
         if not self._total.take(max_streams):
             raise _busy("max_streams", max_streams, "the number of exchanges at once", 503)
-        return Ticket([self._total])
+        return Ticket([self._total], on_leave)
 
     def enter_client(self, ticket: Ticket, name: str, max_streams: int) -> None:
         """A place for one more of a client's. Raises Fault (429, Retry-After) at `clients.max_streams`."""
@@ -102,11 +103,13 @@ class Ticket:
     """The places that one exchange holds."""
 
     slots: list[Slots]
+    on_leave: Callable[[], None]
 
     def leave(self) -> None:
-        for slots in self.slots:
-            slots.give_back()
-        self.slots.clear()
+        """Give back all; once is enough."""
+        if self.slots:
+            self.leave_backend(0)
+            self.on_leave()
 
     def leave_backend(self, since: int) -> None:
         """Give back what was taken after the first `since` places: one attempt's."""

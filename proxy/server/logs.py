@@ -10,9 +10,8 @@ import logging
 import re
 import sys
 import time
-from binascii import hexlify
 from collections.abc import Mapping
-from os import urandom
+from uuid import uuid4
 
 import orjson
 
@@ -30,6 +29,9 @@ _LIBRARY_LEVELS = {
     "httpx": logging.WARNING,
     "httpcore": logging.WARNING,
 }
+
+# Line ends to some readers, though not to JSON.
+_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 _exchanges = logging.getLogger("wholecall.exchange")
 
@@ -57,9 +59,10 @@ class JsonLines(logging.Formatter):
 def dump_line(line: Mapping[str, object]) -> str:
     """One line of JSON text; what JSON cannot say (a lone surrogate) is replaced."""
     try:
-        return orjson.dumps(line, default=str).decode()
+        text = orjson.dumps(line, default=str).decode()
     except TypeError:
-        return orjson.dumps({key: _printable(value) for key, value in line.items()}, default=str).decode()
+        text = orjson.dumps({key: _printable(value) for key, value in line.items()}, default=str).decode()
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def set_up(level: str = "info") -> None:
@@ -86,7 +89,7 @@ def request_id(incoming: bytes | None) -> str:
     """The client's own id where it is 1 to 128 harmless characters, else a new one."""
     if incoming is not None and _REQUEST_ID.fullmatch(incoming):
         return incoming.decode()
-    return "req_" + hexlify(urandom(12)).decode()
+    return str(uuid4())  # some backends take no other form of id
 
 
 def cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:

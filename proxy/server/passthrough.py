@@ -59,7 +59,6 @@ class Passthrough:
             raise Fault(FaultKind.INVALID_REQUEST, f"{scope['method']} is not passed on", status=405)
         path = upstream_path(scope)
         key, ticket = admit(service, config, entry, headers)
-        service.metrics.begin()
         try:
             body, model = await self._body(receive, headers, config, entry)
             plan = config.router.default if model is None else find_route(config, entry, model)
@@ -69,7 +68,6 @@ class Passthrough:
             passage = _Passage(service, config, entry, ticket, scope, path, body, key, receive, send)
             await passage.run(plan)
         finally:
-            service.metrics.end()
             ticket.leave()
 
     async def _body(

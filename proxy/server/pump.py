@@ -113,6 +113,7 @@ class Pump:
         self._limits: Limits = config.limits_for(first)
         self._total_at = entry.started + self._limits.total_s
         self._asked_at = self._head_at = self._resumed_at = clock()
+        self._awaits_first = True  # no event of this attempt has come
         self._stage = _Stage.BETWEEN
         self._stalled_since = 0.0  # when the send that is under way began
         self._wake: _Wake | None = None
@@ -207,6 +208,7 @@ class Pump:
         headers["content-type"] = "application/json"
         headers["accept"] = "text/event-stream" if self._request.stream else "application/json"
         self._asked_at = self._head_at = entry.opened_at = clock()
+        self._awaits_first = True
         entry.overhead_s += self._asked_at - self._busy_since
         self._arm()
         try:
@@ -260,7 +262,7 @@ class Pump:
             self._busy_since = now = clock()
             steps = exchange.receive(data, now) if data else exchange.ended(now)
             deadline = exchange.deadline
-            if deadline is not None and deadline < self._armed_for:
+            if (deadline is not None and deadline < self._armed_for) or (self._awaits_first and self._has_first()):
                 self._arm()
             if steps:
                 return steps
@@ -343,6 +345,12 @@ class Pump:
             if self._wake is not None and self._wake.why is _Why.LATE:
                 record.code = "send_s"
             self._abort()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The client has its answer: what may still be done with the upstream's connection takes no place of its."""
+        self._ticket.leave()
+        self._service.write_down(self._entry)
 
     async def _lost(self, data: bytes) -> bool:
         """Send; True where the client was lost on it, which ends the exchange."""
@@ -353,6 +361,7 @@ class Pump:
             if isinstance(step, Finish):
                 self._finished = True
                 self._entry.record = step.record
+        self._leave()
         return True
 
     async def _send(self, data: bytes, last: bool) -> bool:
@@ -439,10 +448,13 @@ class Pump:
 
     def _patience(self) -> tuple[float, str]:
         """Until when the backend may be silent, and the key of that limit. Only events count, not comments."""
-        data_at = self._exchange.data_at
-        if data_at <= self._head_at:
-            return max(self._asked_at, self._resumed_at) + self._limits.first_byte_s, "first_byte_s"
-        return max(data_at, self._resumed_at) + self._limits.idle_s, "idle_s"
+        if self._awaits_first:
+            return self._asked_at + self._limits.first_byte_s, "first_byte_s"
+        return max(self._exchange.data_at, self._resumed_at) + self._limits.idle_s, "idle_s"
+
+    def _has_first(self) -> bool:
+        self._awaits_first = self._exchange.data_at <= self._head_at
+        return not self._awaits_first
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -38,6 +38,7 @@ class Service:
         self._show_backends()
 
     async def start(self) -> None:
+        """Start ahead what would otherwise start when it is first needed. Raises RuntimeError, OSError."""
         await self.checker.start()
 
     async def aclose(self) -> None:
@@ -67,7 +68,9 @@ class Service:
         return not self.draining and any(map(self.usable, self.config.backends))
 
     def write_down(self, entry: Entry) -> None:
-        """Once for each request, when it is over."""
+        """For each request, when it is over; once is enough."""
+        if entry.ended_at:
+            return
         entry.ended_at = clock()
         self.metrics.record(entry)
         logs.exchange(entry.log_fields())

@@ -27,7 +27,10 @@ SETTLED_S = 10.0
 MAX_BACKOFF_S = 30.0
 # How much longer than `listen.drain_s` a worker may take to end before it is killed.
 GRACE_S = 2.0
+BACKLOG = 2048
 EXIT_NOT_STARTED = 3
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Load = Callable[[], Config]
 
@@ -45,6 +48,7 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
     """
     logs.set_up(config.log.level)
     sockets = bind(config)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there are handlers: an early SIGHUP would end the process
     fields = {"event": "listening", "address": address_of(sockets.api), "workers": workers}
     if sockets.admin is not None:
         fields["admin"] = address_of(sockets.admin)
@@ -59,7 +63,7 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Bound, not yet accepting. `admin` is None where metrics and health share the port."""
+    """Listening, not yet accepting. `admin` is None where metrics and health share the port."""
 
     api: socket.socket
     admin: socket.socket | None
@@ -93,6 +97,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        sock.listen(BACKLOG)  # from here on nobody is refused, even while the workers start
     except OSError as error:
         sock.close()
         raise NotStarted(f"cannot listen on {host} port {port}: {error.strerror}; choose another port") from None
@@ -106,8 +111,6 @@ def address_of(sock: socket.socket) -> str:
 
 class Supervisor:
     """The parent of the workers."""
-
-    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
     def __init__(self, load: Load, config: Config, sockets: Sockets, workers: int) -> None:
         self._load = load
@@ -125,11 +128,12 @@ class Supervisor:
             os.environ[MULTIPROCESS_DIR] = directory
             import proxy.server.lifecycle  # noqa: F401 - imported once, for all workers
 
-            signal.pthread_sigmask(signal.SIG_BLOCK, self.SIGNALS)  # they are waited for, not handled
+            awaited = (*SIGNALS, signal.SIGCHLD)
+            signal.pthread_sigmask(signal.SIG_BLOCK, awaited)  # they are waited for, not handled
             for _ in range(self._number):
                 self._start()
             while self._alive or self._stop_at is None:
-                received = signal.sigtimedwait(self.SIGNALS, self._pause())
+                received = signal.sigtimedwait(awaited, self._pause())
                 if received is not None:
                     self._handle(signal.Signals(received.si_signo))
                 self._reap(directory)
@@ -176,7 +180,7 @@ class Supervisor:
 
             # A terminal's interrupt reaches the whole group; the parent alone decides what it means.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
             status = run(self._load, self._config, self._sockets, parent=os.getppid())
         except BaseException:
             logger.exception("a worker failed")

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
+from uuid import UUID
 
 import aiohttp
 import httpx
@@ -215,6 +216,10 @@ async def _note_reuse(
 # --- headers ---------------------------------------------------------------------------------------------------
 
 
+# How a dialect wants the credential; the others take a bearer token.
+_KEY_HEADERS = {"anthropic-messages": ("x-api-key", "{}"), "gemini": ("x-goog-api-key", "{}")}
+
+
 def request_headers(
     backend: Backend, client_headers: Headers, client_key: str | None, request_id: str
 ) -> dict[str, str]:
@@ -225,8 +230,9 @@ def request_headers(
     headers = {
         "accept-encoding": "identity",
         "user-agent": f"wholecall/{__version__}",
-        "x-request-id": request_id,
     }
+    if _is_uuid(request_id):
+        headers["x-request-id"] = request_id
     for name_bytes, value in client_headers:
         name = name_bytes.decode("latin-1")
         if name not in headers and backend.forwards(name) and _VALUE.fullmatch(value):
@@ -235,8 +241,18 @@ def request_headers(
         headers[name] = secret.reveal()
     key = client_key if backend.api_key.mode == "forward" else backend.api_key.secret.reveal()
     if key:
-        headers["authorization"] = f"Bearer {key}"
+        name, form = _KEY_HEADERS.get(backend.dialect, ("authorization", "Bearer {}"))
+        headers[name] = form.format(key)
     return headers
+
+
+def _is_uuid(text: str) -> bool:
+    """llama-cpp-python's server answers 400 with an empty body to any other request id."""
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 def response_headers(reply: Reply) -> list[tuple[bytes, bytes]]:

@@ -1,0 +1,1 @@
+"""Ollama's own `/api/chat`; upstream only. Source: Ollama, docs/api.md, "Generate a chat completion"."""
