@@ -59,10 +59,10 @@ class ChatDecoder:
             document = orjson.loads(data)
         except orjson.JSONDecodeError:
             return self._tolerant(data)
-        if self._verbatim and type(document) is dict:
-            piece = self._fast(document, data)
-            if piece is not None:
-                return [piece]
+        if type(document) is dict:
+            delta = self._fast(document, data)
+            if delta is not None:
+                return [delta]
         return self._document(document, data)
 
     def feed_document(self, frame: Frame) -> list[Delta]:
@@ -154,53 +154,64 @@ class ChatDecoder:
             return [failure]
         return self._take_apart(document, data, plain=False)
 
-    def _fast(self, document: dict[str, Any], data: bytes) -> Piece | None:
-        """The piece of an event that carries nothing but text or reasoning, its payload verbatim; else None."""
-        choices = document.get("choices")
-        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+    def _fast(self, document: dict[str, Any], data: bytes) -> Piece | CallDelta | None:
+        """What most events are: a choice's next text or reasoning, its payload verbatim, or the next fragment of a
+        call. None: the event has to be taken apart."""
+        try:
+            (choice,) = document["choices"]
+            index, delta = choice["index"], choice["delta"]
+            if choice["finish_reason"] is not None or document["object"] != "chat.completion.chunk":
+                return None
+            if (document["id"], document["created"], document["model"]) != self.envelope:
+                return None
+        except (KeyError, TypeError, ValueError):
             return None
-        delta = choice.get("delta")
-        if type(delta) is not dict or "role" in delta or "tool_calls" in delta or "function_call" in delta:
+        if type(delta) is not dict or type(index) is not int or index not in self._roles or self._halves:
             return None
-        if choice.get("finish_reason", "") is not None or "message" in choice or "usage" in choice:
+        if "error" in document or "base_resp" in document or "wholecall" in document or "message" in choice:
             return None
-        if (
-            "error" in document
-            or "base_resp" in document
-            or "wholecall" in document
-            or document.get("usage") is not None
-            or self._halves
+        if document.get("usage") is not None or "usage" in choice or "role" in delta or "function_call" in delta:
+            return None
+        if "tool_calls" in delta:
+            return self._fast_fragment(document, choice, delta, index)
+        return self._fast_text(document, index, delta, data) if self._verbatim else None
+
+    def _fast_fragment(
+        self, document: dict[str, Any], choice: dict[str, Any], delta: dict[str, Any], index: int
+    ) -> CallDelta | None:
+        try:
+            (entry,) = delta["tool_calls"]
+            function = entry["function"]
+            place, arguments = entry["index"], function["arguments"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        if len(delta) != 1 or len(entry) != 2 or len(function) != 1 or type(place) is not int or place < 0:
+            return None
+        if type(arguments) is not str or not arguments or len(choice) > 3 + (choice.get("logprobs", 0) is None):
+            return None
+        if not document.keys() <= _ENVELOPE and not all(
+            self._known(key, value) for key, value in document.items() if key not in _ENVELOPE and key not in _PADDING
         ):
             return None
-        if b"tool_calls" in data or b"function_call" in data or b"\\u00" in data or b"\n" in data:
-            return None
-        envelope = (document.get("id"), document.get("created"), document.get("model"))
-        if envelope != self.envelope or document.get("object") != "chat.completion.chunk":
-            return None
-        return self._fast_text(document, choice.get("index"), delta, data)
+        self._last_doc = document
+        return CallDelta(index, index=place, arguments=arguments)
 
-    def _fast_text(self, document: dict[str, Any], index: Any, delta: dict[str, Any], data: bytes) -> Piece | None:
-        if type(index) is not int or index not in self._roles:
-            return None
-        content = delta.get("content")
-        text = ""
-        if content is not None:
-            if type(content) is not str:
+    def _fast_text(self, document: dict[str, Any], index: int, delta: dict[str, Any], data: bytes) -> Piece | None:
+        if b"tool_calls" in data or b"function_call" in data or b"\\u00" in data or b"\n" in data:
+            return None  # read in another way, the payload could hold a call
+        text = delta.get("content") or ""
+        if text:
+            if type(text) is not str:
                 return None
-            text = content
-            if index not in self._visible and text:
+            if index not in self._visible:
                 if text.isspace():
                     return None
                 self._visible.add(index)
         reasoning = ""
-        for name in REASONING_FIELDS:
-            if name in delta:
-                value = delta[name]
-                if type(value) is str and value:
-                    reasoning = value
-                    break
-        if not text and not reasoning:
-            return None
+        if len(delta) > 1 or not text:
+            reasoning = next((v for f in REASONING_FIELDS if type(v := delta.get(f)) is str and v), "")
+            if not text and not reasoning:
+                return None
         self._last_doc = document
         return Piece(index, text, reasoning, raw=data)
 
