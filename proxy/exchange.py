@@ -240,6 +240,7 @@ class Exchange:
             if self._inflater is not None and not self._inflater.complete and not self._proof and self._bytes:
                 raise Fault(FaultKind.STREAM_CUT, "the upstream's compressed body ended too early")
             ended = self._close(now)
+            self._check_leftover()
         except Fault as fault:
             return self._fail(fault, now)
         if ended or self._proof:
@@ -887,6 +888,13 @@ class Exchange:
             )
             return Fault(FaultKind.EMPTY_REPLY, f"the upstream answered with status {self._status} and {what}")
         return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended without a finish_reason or a final event")
+
+    def _check_leftover(self) -> None:
+        """Raises Fault where lines between the events that are no events say that the upstream failed."""
+        lines = self._reply.body.leftover.strip()
+        fault = self._leftover(lines) if lines else None
+        if fault is not None and fault.kind is FaultKind.UPSTREAM_ERROR:
+            raise fault
 
     def _leftover(self, data: bytes) -> Fault:
         return upstream_faults.leftover(data, self._failure_of, same_dialect=self._same_dialect)

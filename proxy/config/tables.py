@@ -65,7 +65,9 @@ class Policy(Table):
     delivery: Literal["held", "live"] = "held"
     repair: Literal["safe", "off"] = "safe"
     recover: Annotated[Literal["off"], BeforeValidator(check_built)] = "off"
-    reask: Annotated[int, Field(ge=0, le=3), AfterValidator(check_built)] = 0
+    reask: Annotated[int, Field(ge=0, le=3)] = 0
+    reask_s: Seconds = 60.0
+    reask_tokens: Count = 32_768
     annotations: Literal["always", "problems", "never"] = "problems"
     report_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = 4096
     uncompilable_schema: Literal["reject", "skip"] = "reject"
@@ -227,6 +229,9 @@ def _exchange_settings(policy: Policy, limits: Limits) -> ExchangeSettings:
         annotations=policy.annotations,
         report_bytes=policy.report_bytes,
         repair=policy.repair == "safe",
+        reask=policy.reask,
+        reask_s=policy.reask_s,
+        reask_tokens=policy.reask_tokens,
         formats=policy.formats,
         skip_uncompilable=policy.uncompilable_schema == "skip",
         max_event_bytes=limits.max_event_bytes,

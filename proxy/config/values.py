@@ -19,7 +19,6 @@ from pydantic_core import PydanticCustomError
 BUILT: Mapping[str, tuple[object, ...]] = {
     "dialect": ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama-chat"),
     "recover": ("off",),
-    "reask": (0,),
 }
 UNBUILT_TABLES = ("inspect",)
 
