@@ -52,7 +52,11 @@ def as_responses(request: Mapping[str, Any], model: str) -> bytes:
     if tools:
         body["tools"] = [{"type": "function", "strict": False, "parameters": {}, **tool} for tool in tools]
     choice = request.get("tool_choice")
-    if choice is not None:
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        allowed = choice["allowed_tools"]
+        names = [{"type": "function", "name": tool["function"]["name"]} for tool in allowed["tools"]]
+        body["tool_choice"] = {"type": "allowed_tools", "mode": allowed["mode"], "tools": names}
+    elif choice is not None:
         body["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", **choice["function"]}
     if "parallel_tool_calls" in request:
         body["parallel_tool_calls"] = request["parallel_tool_calls"]
@@ -86,15 +90,20 @@ def _finish(response: dict[str, Any], answer: Answer) -> None:
     reply = answer.reply
     answer.response = response
     answer.items = response["output"]
-    said = ""
+    reply.usage = response["usage"] or {}
+    said = thought = ""
     for item in answer.items:
         if item["type"] in ("function_call", "custom_tool_call"):
             text = item["arguments"] if item["type"] == "function_call" else item["input"]
             count = len(reply.calls)
             reply.calls[0, count] = Call(0, count, item["call_id"], item["name"], text)
         elif item["type"] == "message":
+            reply.refusal += "".join(part["refusal"] for part in item["content"] if part["type"] == "refusal")
             texts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
             said += "".join(texts)
+        elif item["type"] == "reasoning":
+            thought += "".join(part["text"] for name in ("summary", "content") for part in item.get(name) or ())
+    reply.reasoning[0] = thought
     if reply.content.setdefault(0, said) != said:
         reply.noncanonical.append("the final text differs from its deltas")
     details = response.get("incomplete_details") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ TOOL = {
     },
 }
 SETTINGS = ExchangeSettings()
+ALWAYS = ExchangeSettings(annotations="always")
 HEAD = {"content-type": "text/event-stream"}
 
 
@@ -214,8 +216,8 @@ def test_the_policy_decides_what_a_faulty_call_does_to_its_neighbour(mode: Any, 
 
 
 def test_the_report_never_stands_inside_a_delta_and_can_be_turned_off() -> None:
-    for annotations, expected in (("always", True), ("problems", False), ("never", False)):
-        machine = exchange(replace(SETTINGS, annotations=annotations))
+    for setting, expected in ((ALWAYS, True), (SETTINGS, False), (replace(SETTINGS, annotations="never"), False)):
+        machine = exchange(setting)
         out = sent(run(machine, machine.receive(ROLE + GOOD + chunk(finish="tool_calls") + DONE, 0.1)))
         documents = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
         assert any("wholecall" in document for document in documents) is expected
@@ -234,7 +236,8 @@ def test_the_report_never_stands_inside_a_delta_and_can_be_turned_off() -> None:
     ],
 )
 def test_each_limit_ends_in_an_error_that_names_limit_value_and_key(limit: str, value: int, data: bytes) -> None:
-    machine = exchange(replace(SETTINGS, **{limit: value}))
+    limits: dict[str, Any] = {limit: value}
+    machine = exchange(replace(SETTINGS, **limits))
     commands = machine.receive(data, 0.1)
     if isinstance(commands[0], Retry):
         commands = machine.abandon(commands[0].fault, 0.2)
@@ -304,7 +307,7 @@ def test_the_same_bytes_cut_anywhere_give_the_same_body(at: list[int]) -> None:
     for cut in ([0, len(whole)], edges):
         machine = exchange(replace(SETTINGS, mode="annotate", annotations="always"))
         commands: list[Command] = []
-        for a, b in zip(cut, cut[1:], strict=False):
+        for a, b in pairwise(cut):
             commands += run(machine, machine.receive(whole[a:b], 0.1))
         bodies.append(sent(commands))
     assert bodies[0] == bodies[1]

@@ -62,7 +62,8 @@ def locked() -> dict[str, tuple[Requirement, int]]:
 
 
 def test_the_lock_pins_every_package_by_hash_and_names_no_registry() -> None:
-    assert "://" not in (ROOT / "requirements.lock").read_text()
+    for name in ("requirements.lock", "tests/clients/package-lock.json"):
+        assert "://" not in (ROOT / name).read_text()
     for requirement, hashes in locked().values():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
         assert hashes, f"{requirement} has no hash"
@@ -176,6 +177,14 @@ def test_ports_and_addresses_agree_between_the_image_its_configuration_and_compo
 @pytest.mark.parametrize("name", ["container.toml", "wholecall.toml"])
 def test_the_shipped_configurations_are_good(name: str) -> None:
     run(BIN / "wholecall", "check-config", ROOT / "config" / name)
+
+
+def test_the_readmes_configuration_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)\n```", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    file = tmp_path / "wholecall.toml"
+    file.write_text(text)
+    monkeypatch.setenv("VLLM_KEY", "sk-test")
+    run(BIN / "wholecall", "check-config", file)
 
 
 # --- compose.yaml ---------------------------------------------------------------------------------------------------

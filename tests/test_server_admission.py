@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from support.client import REQUEST, Client, ask, chat
-from support.proxy import Proxy
-from support.upstream import Conversation, Script, Upstream, chunk, says
+import uvloop
 
 from proxy.faults import Fault
 from proxy.server.limits import Admission, TokenBucket
+from support.client import REQUEST, Client, ask, chat
+from support.proxy import Proxy
+from support.upstream import Conversation, Script, Upstream, chunk, says
 
 CLIENTS = [
     {"name": "agents", "key": "sesame"},
@@ -27,7 +27,7 @@ def run(script: Script, test: Callable[[Proxy, Upstream], Coroutine[Any, Any, No
         async with Upstream(script) as up, Proxy(up.url, **tables) as proxy:
             await test(proxy, up)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 async def one_word(c: Conversation) -> None:
@@ -118,18 +118,22 @@ def test_idle_connections_take_no_place() -> None:
 def test_a_backend_that_is_full_is_passed_over_and_503_where_all_are() -> None:
     async def main() -> None:
         limits = {"limits": {"max_streams": 1}}
-        async with Upstream(one_word) as one, Upstream(one_word) as two, AsyncExitStack() as stack:
-            async with Proxy(one.url, two.url, backend=limits) as proxy:
-                await holding(stack, proxy.port)
-                await holding(stack, proxy.port)
-                assert (len(one.seen), len(two.seen)) == (1, 1)
-                reply = await chat(proxy.port)
-                assert (reply.status, reply.error["code"]) == (503, "max_streams")
-                assert "b0" in reply.error["message"]
-                assert "retry-after" in reply.headers
-                await stack.aclose()
+        async with (
+            Upstream(one_word) as one,
+            Upstream(one_word) as two,
+            AsyncExitStack() as stack,
+            Proxy(one.url, two.url, backend=limits) as proxy,
+        ):
+            await holding(stack, proxy.port)
+            await holding(stack, proxy.port)
+            assert (len(one.seen), len(two.seen)) == (1, 1)
+            reply = await chat(proxy.port)
+            assert (reply.status, reply.error["code"]) == (503, "max_streams")
+            assert "b0" in reply.error["message"]
+            assert "retry-after" in reply.headers
+            await stack.aclose()
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_a_clients_own_limits_are_429_and_do_not_touch_others() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
+
+from proxy.config import Config
 from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy
 from support.upstream import (
@@ -31,7 +39,7 @@ def run(script: Script, test: Callable[[Proxy, Upstream], Coroutine[Any, Any, No
         async with Upstream(script) as up, Proxy(up.url, **tables) as proxy:
             await test(proxy, up)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 async def silent(c: Conversation) -> None:
@@ -92,7 +100,7 @@ def test_the_upstream_is_closed_when_the_client_leaves(script: Script, stream: b
             await client.ask({**REQUEST, "stream": stream, "tools": [TOOL]})
             while not up.conversations:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
             if how == "reset":
                 client.leave()
             elif how == "close":
@@ -206,7 +214,7 @@ def test_a_client_that_reads_slowly_is_not_dropped() -> None:
             size = 0
             while data := await client.piece():
                 size += len(data)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.01)
             assert size > 64 * 65536
             assert reply.status == 200
 
@@ -281,7 +289,7 @@ def test_a_backend_that_takes_no_connection_is_a_timeout_naming_connect_s() -> N
                 assert (reply.status, reply.error["code"]) == (504, "timeout")
                 assert "connect_s" in reply.error["message"]
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_the_client_hears_a_comment_while_a_call_is_held() -> None:
@@ -389,31 +397,37 @@ def test_the_next_backend_answers_where_the_first_could_not(stream: bool) -> Non
                         assert proxy.metric("wholecall_requests_total", backend="b1", status="200") == 1
                 bad.errors.clear()
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
 def test_an_error_that_is_the_requests_own_goes_back_at_once(status: int) -> None:
     async def main() -> None:
-        async with Upstream(failing(status)) as bad, Upstream(says("Hello")) as good:
-            async with Proxy(bad.url, good.url, backend={"api_key": "forward"}) as proxy:
-                reply = await chat(proxy.port)
-                assert (reply.status, reply.error["message"]) == (status, "busy")
-                assert good.seen == []
+        async with (
+            Upstream(failing(status)) as bad,
+            Upstream(says("Hello")) as good,
+            Proxy(bad.url, good.url, backend={"api_key": "forward"}) as proxy,
+        ):
+            reply = await chat(proxy.port)
+            assert (reply.status, reply.error["message"]) == (status, "busy")
+            assert good.seen == []
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_the_last_fault_is_the_answer_where_every_backend_fails() -> None:
     async def main() -> None:
-        async with Upstream(failing(500)) as one, Upstream(failing(429, retry_after="7")) as two:
-            async with Proxy(one.url, two.url) as proxy:
-                reply = await chat(proxy.port)
-                assert (reply.status, reply.headers["retry-after"]) == (429, "7")
-                assert len(one.seen) == len(two.seen) == 1
-                assert proxy.metric("wholecall_upstream_errors_total") == 2
+        async with (
+            Upstream(failing(500)) as one,
+            Upstream(failing(429, retry_after="7")) as two,
+            Proxy(one.url, two.url) as proxy,
+        ):
+            reply = await chat(proxy.port)
+            assert (reply.status, reply.headers["retry-after"]) == (429, "7")
+            assert len(one.seen) == len(two.seen) == 1
+            assert proxy.metric("wholecall_upstream_errors_total") == 2
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize("how", ["reset", "end", "error"])
@@ -439,10 +453,12 @@ def test_nothing_is_tried_again_once_a_part_of_the_answer_was_used(how: str) -> 
             assert not reply.broken
             assert good.seen == []
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_a_kept_connection_that_died_is_replaced_once_and_a_new_one_is_not() -> None:
+    up = Upstream(silent)
+
     async def dies_when_used_again(c: Conversation) -> None:
         if up.seen.count(c.request) and len(up.seen) in (2, 5):
             c.writer.close()
@@ -463,28 +479,30 @@ def test_a_kept_connection_that_died_is_replaced_once_and_a_new_one_is_not() -> 
         assert len(up.seen) == 5
         up.errors.clear()
 
-    up: Upstream
     run(dies_when_used_again, test)
 
 
 def test_the_breaker_opens_after_failures_and_closes_after_a_success() -> None:
     async def main() -> None:
-        async with Upstream(failing(503)) as bad, Upstream(says("Hello")) as good:
-            async with Proxy(bad.url, good.url) as proxy:
-                assert proxy.metric("wholecall_backend_up", backend="b0") == 1
-                for _ in range(8):
-                    assert (await chat(proxy.port)).status == 200
-                assert len(bad.seen) == 5
-                assert proxy.metric("wholecall_backend_up", backend="b0") == 0
-                assert proxy.metric("wholecall_backend_up", backend="b1") == 1
-                bad.script = says("I am back")
-                async with asyncio.timeout(5):
-                    while len(bad.seen) == 5:
-                        await chat(proxy.port)
-                        await asyncio.sleep(0.1)
-                assert proxy.metric("wholecall_backend_up", backend="b0") == 1
+        async with (
+            Upstream(failing(503)) as bad,
+            Upstream(says("Hello")) as good,
+            Proxy(bad.url, good.url) as proxy,
+        ):
+            assert proxy.metric("wholecall_backend_up", backend="b0") == 1
+            for _ in range(8):
+                assert (await chat(proxy.port)).status == 200
+            assert len(bad.seen) == 5
+            assert proxy.metric("wholecall_backend_up", backend="b0") == 0
+            assert proxy.metric("wholecall_backend_up", backend="b1") == 1
+            bad.script = says("I am back")
+            async with asyncio.timeout(5):
+                while len(bad.seen) == 5:
+                    await chat(proxy.port)
+                    await asyncio.sleep(0.1)
+            assert proxy.metric("wholecall_backend_up", backend="b0") == 1
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_faulty_calls_and_errors_in_a_200_leave_the_breaker_closed() -> None:
@@ -519,6 +537,7 @@ def test_the_only_backend_is_tried_even_while_it_is_held_for_down() -> None:
 
 # --- headers ------------------------------------------------------------------------------------------------------
 
+OWN_ID = "0b0e8a6e-5a3f-4b6e-9d0b-1f2f3a4b5c6d"
 CLIENT_HEADERS = {
     "authorization": "Bearer client-key",
     "x-api-key": "client-key-2",
@@ -584,13 +603,13 @@ def test_response_headers_pass_by_allow_list() -> None:
         await c.raw(completion())
 
     async def test(proxy: Proxy, up: Upstream) -> None:
-        reply = await chat(proxy.port, headers={"x-request-id": "my-id.1"})
+        reply = await chat(proxy.port, headers={"x-request-id": OWN_ID})
         assert reply.status == 200
-        assert reply.headers["x-request-id"] == "my-id.1"
+        assert reply.headers["x-request-id"] == OWN_ID
         assert reply.headers["x-ratelimit-remaining-requests"] == "5"
         assert reply.headers["openai-processing-ms"] == "12"
         assert not {"set-cookie", "server", "keep-alive", "x-ratelimit-odd"} & reply.headers.keys()
-        assert up.seen[0].headers["x-request-id"] == "my-id.1"
+        assert up.seen[0].headers["x-request-id"] == OWN_ID
 
     run(script, test)
 
@@ -599,8 +618,17 @@ def test_response_headers_pass_by_allow_list() -> None:
 def test_an_odd_request_id_is_replaced(sent: str) -> None:
     async def test(proxy: Proxy, up: Upstream) -> None:
         reply = await chat(proxy.port, headers={"x-request-id": sent})
-        assert reply.headers["x-request-id"].startswith("req_")
+        assert len(reply.headers["x-request-id"]) == 36
         assert up.seen[0].headers["x-request-id"] == reply.headers["x-request-id"]
+
+    run(says("Hello"), test)
+
+
+def test_a_request_id_that_is_no_uuid_comes_back_but_does_not_go_upstream() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await chat(proxy.port, headers={"x-request-id": "my-id.1"})
+        assert reply.headers["x-request-id"] == "my-id.1"
+        assert "x-request-id" not in up.seen[0].headers  # some servers refuse any other form
 
     run(says("Hello"), test)
 
@@ -614,6 +642,33 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
         assert up.seen[0].target == "/v1/chat/completions"
 
     run(says("Hello"), test)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_a_certificate_is_checked_against_the_configured_authorities(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def main() -> None:
+        async with Upstream(says("Hello"), context) as up:
+            async with Proxy(up.url) as proxy:
+                reply = await chat(proxy.port)
+                assert (reply.status, reply.error["code"]) == (502, "unreachable")
+                assert "certificate" in reply.error["message"]
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            async with Proxy(up.url) as proxy:
+                assert [(await chat(proxy.port, stream=stream)).status for stream in (True, False)] == [200, 200]
+            assert len(up.seen) == 2
+
+    uvloop.run(main())
 
 
 def test_redirects_are_not_followed() -> None:
@@ -647,8 +702,6 @@ def test_text_reaches_the_client_while_the_upstream_still_speaks() -> None:
         await c.end()
 
     async def test(proxy: Proxy, up: Upstream) -> None:
-        nonlocal heard
-        heard = asyncio.Queue()
         async with Client(proxy.port) as client:
             await client.ask(STREAM)
             reply = await client.head()
@@ -657,7 +710,7 @@ def test_text_reaches_the_client_while_the_upstream_still_speaks() -> None:
                 heard.put_nowait(word)
             assert (await client.rest(reply)).text == "onetwothree"
 
-    heard: asyncio.Queue[bytes]
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
     run(lockstep, test)
 
 
@@ -795,7 +848,7 @@ def test_bad_upstreams_end_in_a_clear_error(caplog: pytest.LogCaptureFixture) ->
             up.script = says("Hello")
             assert (await chat(proxy.port)).status == 200
 
-    asyncio.run(main())
+    uvloop.run(main())
     assert not any(record.exc_info for record in caplog.records)
 
 
@@ -812,3 +865,26 @@ def test_a_reply_is_whole_and_says_how_long_it_is() -> None:
         assert (await chat(proxy.port, stream=True)).headers["content-type"] == "text/event-stream"
 
     run(says("Hello"), test)
+
+
+def test_the_model_is_asked_again_at_the_same_backend_and_the_client_gets_one_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(c: Conversation) -> None:
+        turns.append(c.request.json["messages"])
+        await c.stream(*call_events("f", ['{"b": 1}' if len(turns) == 1 else '{"a": 1}']))
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await chat(proxy.port, stream=True, tools=[tool({"type": "object", "required": ["a"]})])
+        assert reply.events[-1] == "[DONE]"
+        assert b'{\\"a\\": 1}' in reply.body
+        assert b'{\\"b\\": 1}' not in reply.body
+        assert len(turns[1]) > len(turns[0])
+        assert (len(up.seen), up.connections) == (2, 1)
+        assert proxy.metric("wholecall_reasks_total", backend="b0", outcome="corrected") == 1
+        assert proxy.metric("wholecall_requests_total") == 1
+
+    turns: list[Any] = []
+    settings_for = Config.settings_for
+    monkeypatch.setattr(Config, "settings_for", lambda *which: replace(settings_for(*which), reask=1))
+    run(script, test)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
+
 from support.client import REQUEST, Client, ask, chat, request_bytes
 from support.proxy import Proxy
 from support.upstream import Conversation, Upstream, chunk, says, text_events
@@ -66,7 +68,7 @@ def run(test: Callable[[Proxy, Upstream], Coroutine[Any, Any, None]], **tables: 
         async with Upstream(says("Hello")) as up, Proxy(up.url, **tables) as proxy:
             await test(proxy, up)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_bad_framing_is_400_with_one_log_line_and_no_upstream_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,6 +81,7 @@ def test_bad_framing_is_400_with_one_log_line_and_no_upstream_request(caplog: py
             assert reply.status == 400, name
             assert reply.error["type"] == "invalid_request_error", name
             assert reply.headers["connection"] == "close", name
+            assert reply.headers["x-request-id"], name
             assert [record.name for record in caplog.records].count("wholecall.http") == 1, name
             assert len(caplog.records) <= 2, name  # where only the body is bad, there is an exchange's record too
             assert not any(record.exc_info for record in caplog.records), name
@@ -127,7 +130,7 @@ def test_a_head_over_its_limit_is_431_naming_the_limit(shape: str) -> None:
             pushed = 0
             try:
                 for data in heads[shape]:
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(0.3):
                         await client.send(data)
                     pushed += len(data)
             except (ConnectionError, TimeoutError):
@@ -198,7 +201,7 @@ def test_a_stream_longer_than_the_head_deadline_is_left_alone() -> None:
             assert reply.text == "onetwothree"
             assert not reply.broken
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_requests_in_a_pipeline_are_answered_in_order() -> None:
@@ -234,7 +237,7 @@ def test_junk_behind_a_request_does_not_get_into_its_answer() -> None:
             assert reply.events[-1] == "[DONE]"
             assert await client.closed() == b""
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
@@ -245,7 +248,7 @@ def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
                 await client.send(raw(b"Host: a", head, body=b""))
                 pushed = 0
                 try:
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(0.3):
                         while pushed < 1 << 30:
                             await client.send(piece)
                             pushed += len(piece)

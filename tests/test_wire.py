@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def events(pieces: list[bytes], limit: int = LIMIT) -> tuple[list[Frame], list[Q
 
 def cuts(data: bytes, at: list[int]) -> list[bytes]:
     edges = sorted({0, len(data), *(a % (len(data) + 1) for a in at)})
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 TABLE: list[tuple[bytes, list[Frame]]] = [

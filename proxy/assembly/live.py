@@ -19,24 +19,24 @@ class LiveCall:
         self.sent: list[str] = []
         self._scan = JsonScan()
         self._taken = 0  # fragments
-        self._length = 0  # characters of those
+        self._over = False  # nothing more goes out before the verdict
         self._given = 0  # characters sent
         self._waiting = ""
 
     def grow(self) -> str:
         """The characters that may be sent and were not yet; "" where there are none, or never will be."""
-        if not self._scan.prefix or self._scan.complete:
+        if self._over:
             return ""
         fresh = "".join(self.held.fragments[self._taken :])
         self._taken = len(self.held.fragments)
         if not fresh:
             return ""
-        if self._length == 0 and not fresh.startswith("{"):
-            self._scan.feed("}")  # no prefix of an object: nothing of it goes out early
-            return ""
         self._scan.feed(fresh)
-        self._length += len(fresh)
-        if not self._scan.prefix and not self._scan.end:
+        self._over = not self._scan.prefix or self._scan.complete
+        if not self.sent and not fresh.startswith("{"):
+            self._over = True  # no object: nothing of it goes out early
+            return ""
+        if self._over and not self._scan.end:
             return ""
         ready = self._waiting + fresh
         stop = len(ready)

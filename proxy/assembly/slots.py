@@ -120,7 +120,8 @@ class Slots:
 
     def feed(self, delta: CallDelta) -> HeldCall | None:
         if not delta.call_id and not delta.name and not delta.arguments and delta.key is None:
-            return self._phantom(delta)
+            self._phantom(delta)
+            return None
         call = self._find(delta) if delta.key is None else self._marked(delta)
         if call is None:
             return None

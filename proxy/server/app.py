@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.faults import Fault, FaultKind
 from proxy.model.commands import Record
 from proxy.server.endpoints import Completions, Exposition, Health, header, not_found
-from proxy.server.entry import NONE, Entry
+from proxy.server.entry import INTERNAL, NONE, Entry
 from proxy.server.guard import HeadLimits
 from proxy.server.logs import request_id
 from proxy.server.passthrough import Models, Passthrough
@@ -70,9 +70,9 @@ class App:
                 self._service.write_down(entry)
 
     async def _apologise(self, scope: Scope, send: Send, entry: Entry) -> None:
-        fault = Fault(FaultKind.UPSTREAM_ERROR, "the proxy failed; its log has the reason", code="internal", status=500)
+        fault = Fault(FaultKind.UPSTREAM_ERROR, "the proxy failed; its log has the reason", code=INTERNAL, status=500)
         if entry.head_sent:
-            entry.record = Record(outcome="error", status=entry.record.status, code="internal")
+            entry.record = Record(outcome="error", status=entry.record.status, code=INTERNAL)
             scope["state"]["abort"]()
         else:
             await respond_fault(send, entry, fault)

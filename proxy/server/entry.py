@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from proxy.model.commands import Record
 from proxy.server.logs import cut
 
+INTERNAL = "internal"  # the code of a mistake of ours
 NONE = "none"  # as a metric label: the request never came to have one
 
 
@@ -76,6 +77,7 @@ class Entry:
             "verdicts": dict(Counter(verdict.value for verdict in record.verdicts)),
             "quirks": sorted(set(record.quirks)),
             "repairs": sorted(set(record.repairs)),
+            "reask": record.reask,
             "failed": [f"{backend}: {kind}" for backend, kind in self.attempts],
             "usage": {name: count for name, count in (record.usage or {}).items() if isinstance(count, int)},
         }

@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from proxy.dialects import error_body
 from proxy.faults import Fault, FaultKind, limit_fault
+from proxy.server.logs import request_id
 
 # After an answer that came before the request's body had ended: how long the client may take to read it, and how
 # much of its body is thrown away meanwhile. Closing at once would reset the connection, and a client that is still
@@ -264,7 +265,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, fault: Fault) -> None:
         peer = self.client[0] if self.client is not None else ""
-        logger.info("refused: %s", fault, extra={"fields": {"event": "refused", "client": peer}})
+        name = request_id(None)
+        logger.info("refused: %s", fault, extra={"fields": {"event": "refused", "request_id": name, "client": peer}})
         self._deaf = True
         cycle = self._unanswered
         if cycle is not None:
@@ -275,7 +277,7 @@ class GuardedProtocol(HttpToolsProtocol):
         head += [b"%s: %s\r\n" % field for field in self.server_state.default_headers]
         head.append(
             b"content-type: application/json\r\nx-should-retry: false\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n" % len(body)
+            b"x-request-id: %s\r\ncontent-length: %d\r\n\r\n" % (name.encode(), len(body))
         )
         self.transport.write(b"".join(head) + body)
         self._linger()

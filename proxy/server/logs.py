@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 import orjson
@@ -79,10 +79,10 @@ def set_up(level: str = "info") -> None:
         logging.getLogger(name).setLevel(library_level)
 
 
-def exchange(fields: Mapping[str, object]) -> None:
-    """The one record of an exchange."""
+def exchange(fields: Callable[[], Mapping[str, object]]) -> None:
+    """The one record of an exchange; `fields` is only asked where it is wanted."""
     if _exchanges.isEnabledFor(logging.INFO):
-        _exchanges.info("", extra={"fields": fields})
+        _exchanges.info("", extra={"fields": fields()})
 
 
 def request_id(incoming: bytes | None) -> str:

@@ -16,7 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from proxy import __version__
 from proxy.faults import FaultKind
-from proxy.server.entry import Entry
+from proxy.server.entry import INTERNAL, Entry
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -30,6 +30,8 @@ _BYTES = tuple(float(4**power) for power in range(4, 13))  # 256 B to 16 MiB
 _UPSTREAM_KINDS = frozenset(
     kind.value.code for kind in FaultKind if kind.value.type == "upstream_error" and kind is not FaultKind.SHUTDOWN
 ) | {FaultKind.LIMIT.value.code}
+
+_OUR_CODES = frozenset({FaultKind.SHUTDOWN.value.code, INTERNAL})
 
 
 class Metrics:
@@ -59,6 +61,7 @@ class Metrics:
         self._calls = counter("tool_calls_total", "Judged tool calls", "route", "backend", "verdict")
         self._quirks = counter("quirks_total", "Mended departures from a clean stream", "backend", "quirk")
         self._repairs = counter("repairs_total", "Repairs of arguments", "backend", "repair")
+        self._reasks = counter("reasks_total", "Replies for which the model was asked again", "backend", "outcome")
         self._errors = counter("upstream_errors_total", "Failed attempts and replies", "backend", "kind")
         self._up = Gauge(
             "wholecall_backend_up",
@@ -102,9 +105,12 @@ class Metrics:
             self._quirks.labels(backend, quirk.value).inc()
         for repair in record.repairs:
             self._repairs.labels(backend, label(repair)).inc()
+        if record.reask:
+            self._reasks.labels(backend, label(record.reask)).inc()
         for failed, kind in entry.attempts:
             self._errors.labels(label(failed), kind_label(kind)).inc()
-        if record.outcome == "error" and entry.opened_at is not None and entry.decided:
+        is_upstreams = entry.opened_at is not None and entry.decided and record.code not in _OUR_CODES
+        if record.outcome == "error" and is_upstreams:
             self._errors.labels(backend, kind_label(record.code)).inc()
 
     def render(self) -> bytes:

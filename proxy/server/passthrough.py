@@ -28,6 +28,9 @@ _PATH = re.compile(
     rb"(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!2[eEfF5]|5[cC]|[01]|7[fF])[0-9A-Fa-f]{2})+)+/?"
 )
 
+# Where these backends have OpenAI's other paths, behind their base URL; they want the credential as OpenAI does there.
+_OPENAI_PATHS = {"ollama-chat": "/v1", "gemini": "/openai"}
+
 # What describes the body travels with it, both ways.
 _REQUEST_HEADERS = frozenset(
     {"content-type", "content-length", "content-encoding", "accept", "accept-encoding", "range"}
@@ -232,7 +235,7 @@ class _Passage:
         raise fault
 
     async def _ask(self, backend: Backend, plan: RoutePlan, connect_s: float) -> Reply:
-        headers = request_headers(backend, self._headers, self._key, self._entry.request_id)
+        headers = request_headers(backend, self._headers, self._key, self._entry.request_id, _dialect(backend))
         body = self._body
         for field, value in self._headers:
             name = field.decode("latin-1")
@@ -241,7 +244,7 @@ class _Passage:
         if isinstance(body, bytes) and self._entry.model and plan.model != self._entry.model:
             body = orjson.dumps({**orjson.loads(body), "model": plan.model})
         content = body if isinstance(body, bytes) else aiter(body)
-        url = backend.base_url + self._target
+        url = _base_url(backend) + self._target
         return await self._service.upstream.open(
             backend, url, headers.items(), content, connect_s=connect_s, method=self._method
         )
@@ -300,26 +303,28 @@ class Models:
         await respond(send, entry, 200, orjson.dumps({"object": "list", "data": models}))
 
     def _merged(self, config: Config, listed: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        models = {
-            name: {"id": name, "object": "model", "created": self._service.started, "owned_by": "wholecall"}
-            for name in config.router.plain_models
-        }
+        models = {name: self._entry(name, "wholecall") for name in config.router.plain_models}
         for route in config.router.routes:
             for backend in () if route.model else route.backends:
                 for model in listed[backend]:
                     name = route.strip_prefix + model["id"]
                     plan = config.router.match(name)
                     if plan is not None and plan.route is route:
-                        models[name] = {**model, "id": name}
+                        models[name] = {**self._entry(name, backend), **model, "id": name}
         return list(models.values())
+
+    def _entry(self, name: str, owner: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._service.started, "owned_by": owner}
 
     async def _listed(self, backend: Backend, scope: Scope, key: str | None) -> list[dict[str, Any]]:
         """The backend's own list; nothing where it has none, or fails."""
-        headers = request_headers(backend, scope["headers"], key, entry_of(scope).request_id)
+        headers = request_headers(backend, scope["headers"], key, entry_of(scope).request_id, _dialect(backend))
+        if backend.dialect == "anthropic-messages":
+            headers.setdefault("anthropic-version", "2023-06-01")
         try:
             async with asyncio.timeout(MODELS_S):
                 reply = await self._service.upstream.open(
-                    backend, f"{backend.base_url}/models", headers.items(), b"", connect_s=MODELS_S, method="GET"
+                    backend, f"{_base_url(backend)}/models", headers.items(), b"", connect_s=MODELS_S, method="GET"
                 )
                 try:
                     text = bytearray()
@@ -333,6 +338,14 @@ class Models:
         data = document.get("data") if isinstance(document, dict) else None
         entries = data if isinstance(data, list) else []
         return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
+
+def _base_url(backend: Backend) -> str:
+    return backend.base_url + _OPENAI_PATHS.get(backend.dialect, "")
+
+
+def _dialect(backend: Backend) -> str:
+    return "openai-chat" if backend.dialect in _OPENAI_PATHS else backend.dialect
 
 
 def upstream_path(scope: Scope) -> str:

@@ -124,7 +124,8 @@ class Pump:
         self._extra_headers: Headers = ()
         self._busy_since = clock()
         self._finished = False
-        self._stopped = False
+        self._stopped = False  # the core has all it wants of the reply that is open
+        self._again: Request | None = None  # what to ask the same backend next
 
     # --- the exchange ------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class Pump:
         """One attempt; None where the exchange is over."""
         self._entry.backend = attempt.backend.name
         try:
-            steps = await self._open(attempt)
+            steps = await self._open(attempt, self._request)
             while True:
                 retry = await self._carry_out(steps)
                 if self._finished:
@@ -189,24 +190,36 @@ class Pump:
                 if retry is not None:
                     attempt.succeeded()
                     return retry
-                steps = await self._next(attempt)
+                if self._again is not None:
+                    attempt.succeeded()
+                    request, self._again = self._again, None
+                    await self._close(attempt)
+                    steps = await self._open(attempt, request)
+                else:
+                    steps = await self._next(attempt)
         finally:
             attempt.came_to_nothing()
-            if attempt.reply is not None:
-                if self._finished and self._stopped:
-                    await attempt.reply.drain()
-                await attempt.reply.aclose()
+            await self._close(attempt)
 
-    async def _open(self, attempt: Attempt) -> list[Command]:
+    async def _close(self, attempt: Attempt) -> None:
+        """Give the upstream's connection back, or close it where its reply was not over."""
+        reply, attempt.reply = attempt.reply, None
+        if reply is not None:
+            if self._stopped:
+                await reply.drain()
+            await reply.aclose()
+
+    async def _open(self, attempt: Attempt, request: Request) -> list[Command]:
         backend, entry, limits = attempt.backend, self._entry, self._limits
+        self._stopped = False
         try:
-            asked = upstream_request(self._request, backend.dialect, self._plan.model)
+            asked = upstream_request(request, backend.dialect, self._plan.model)
         except Fault as fault:
             return self._exchange.broken(fault, clock())
-        headers = request_headers(backend, self._client_headers, self._client_key, entry.request_id)
+        headers = request_headers(backend, self._client_headers, self._client_key, entry.request_id, backend.dialect)
         headers.update(asked.headers)
         headers["content-type"] = "application/json"
-        headers["accept"] = "text/event-stream" if self._request.stream else "application/json"
+        headers["accept"] = "text/event-stream" if request.stream else "application/json"
         self._asked_at = self._head_at = entry.opened_at = clock()
         self._awaits_first = True
         entry.overhead_s += self._asked_at - self._busy_since
@@ -326,6 +339,8 @@ class Pump:
                             steps += self._exchange.abandon(wake.fault, clock())
                         continue
                     steps += self._exchange.checked(results, clock())
+                case commands.Ask(request):
+                    self._again = request
                 case commands.Retry():
                     retry = step
                 case commands.Stop():

@@ -73,7 +73,7 @@ class Service:
             return
         entry.ended_at = clock()
         self.metrics.record(entry)
-        logs.exchange(entry.log_fields())
+        logs.exchange(entry.log_fields)
 
     def _show_backends(self) -> None:
         for backend in self.config.backends:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import tempfile
@@ -28,6 +29,7 @@ MAX_BACKOFF_S = 30.0
 # How much longer than `listen.drain_s` a worker may take to end before it is killed.
 GRACE_S = 2.0
 BACKLOG = 2048
+MAX_FILES = 65536
 EXIT_NOT_STARTED = 3
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -47,6 +49,7 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
     `load` gives the configuration anew and raises ConfigError. Call it from the main thread.
     """
     logs.set_up(config.log.level)
+    _allow_many_files()
     sockets = bind(config)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there are handlers: an early SIGHUP would end the process
     fields = {"event": "listening", "address": address_of(sockets.api), "workers": workers}
@@ -59,6 +62,14 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
 
         return run(load, config, sockets)
     return Supervisor(load, config, sockets, workers).run()
+
+
+def _allow_many_files() -> None:
+    """Two descriptors a stream: the usual soft limit of 1024 would be reached before `max_streams`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -140,7 +141,7 @@ class Upstream:
         try:
             request = httpx.Request(
                 method,
-                url,
+                _parsed(url),
                 headers=list(headers),
                 content=body,
                 extensions={"timeout": {"connect": connect_s, "pool": connect_s}},
@@ -184,6 +185,11 @@ class Upstream:
         return self._plain
 
 
+@lru_cache(maxsize=256)  # parsing one takes longer than all else that httpx does for a request
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
+
+
 def _new_transport(context: ssl.SSLContext | None) -> AiohttpTransport:
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
@@ -221,11 +227,12 @@ _KEY_HEADERS = {"anthropic-messages": ("x-api-key", "{}"), "gemini": ("x-goog-ap
 
 
 def request_headers(
-    backend: Backend, client_headers: Headers, client_key: str | None, request_id: str
+    backend: Backend, client_headers: Headers, client_key: str | None, request_id: str, dialect: str
 ) -> dict[str, str]:
     """What goes upstream with every request: by allow-list, credentials only as configured.
 
-    `client_key` is sent where the backend's `api_key` is "forward".
+    `client_key` is sent where the backend's `api_key` is "forward". `dialect`: of this request, for the form of the
+    credential.
     """
     headers = {
         "accept-encoding": "identity",
@@ -241,7 +248,7 @@ def request_headers(
         headers[name] = secret.reveal()
     key = client_key if backend.api_key.mode == "forward" else backend.api_key.secret.reveal()
     if key:
-        name, form = _KEY_HEADERS.get(backend.dialect, ("authorization", "Bearer {}"))
+        name, form = _KEY_HEADERS.get(dialect, ("authorization", "Bearer {}"))
         headers[name] = form.format(key)
     return headers
 

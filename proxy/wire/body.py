@@ -70,6 +70,8 @@ class BodyReader:
         if self.kind == "array":
             return self._array.feed(data)
         if self.kind == "lines":
+            if not self._first_line_seen:
+                self._parts.append(data)
             return self._whole_lines(self._lines.feed(data))
         self._parts.append(data)
         self._size += len(data)
@@ -123,8 +125,8 @@ class BodyReader:
         scan = JsonScan()
         scan.feed(decode(frames[0].data)[0])
         if scan.complete or not scan.prefix:
+            self._parts.clear()
             return frames
         self.kind = "document"
-        self._parts = [b"\n".join((*(frame.data for frame in frames), self._lines.pending))]
-        self._size = len(self._parts[0])
+        self._size = sum(len(part) for part in self._parts)
         return []

@@ -64,7 +64,11 @@ class Client:
         if self.receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (self.host, self.port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (self.host, self.port))
+        except OSError:
+            sock.close()
+            raise
         limit = self.receive_buffer or 1 << 24
         self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=limit)
         return self

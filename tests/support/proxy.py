@@ -7,8 +7,8 @@ import json
 import os
 import signal
 import sys
-from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,9 +25,7 @@ def document(*urls: str, **tables: Any) -> dict[str, Any]:
     `limits`, `policy`, `listen`, `clients`, `backend` (keys for each backend) and `routes` replace or add tables.
     """
     backend = tables.pop("backend", {})
-    backends = [
-        {"name": f"b{i}", "dialect": "openai-chat", "base_url": url, **backend} for i, url in enumerate(urls)
-    ]
+    backends = [{"name": f"b{i}", "dialect": "openai-chat", "base_url": url, **backend} for i, url in enumerate(urls)]
     listen = {"host": "127.0.0.1", "port": 0, "drain_s": 0.0} | tables.pop("listen", {})
     route = {"models": ["*"], "backends": [one["name"] for one in backends]}
     return {"listen": listen, "backends": backends, "routes": [route], **tables}
@@ -82,7 +80,9 @@ def metric(exposition: str, name: str, **labels: str) -> float:
     """The sum over the samples of one metric of a Prometheus exposition that carry these labels."""
     total = 0.0
     for line in exposition.splitlines():
-        if line.startswith((f"{name}{{", f"{name} ")) and all(f'{key}="{value}"' in line for key, value in labels.items()):
+        if line.startswith((f"{name}{{", f"{name} ")) and all(
+            f'{key}="{value}"' in line for key, value in labels.items()
+        ):
             total += float(line.rsplit(" ", 1)[1])
     return total
 

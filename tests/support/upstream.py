@@ -1,10 +1,11 @@
-"""A scripted upstream: an HTTP/1.1 server on a free port of 127.0.0.1 whose every byte, and every silence, is chosen."""
+"""A scripted upstream: an HTTP/1.1 server on a free port of 127.0.0.1 whose every byte and every silence is chosen."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -94,23 +95,24 @@ class Upstream:
     """`async with Upstream(script) as up:`; the script is called for each request. `up.seen` are the requests,
     `up.connections` how many connections were made, `up.open` how many are open."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self.tls = tls
         self.seen: list[Received] = []
         self.conversations: list[Conversation] = []
         self.connections = 0
         self.open = 0
-        self.errors: list[BaseException] = []
+        self.errors: list[Exception] = []
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1"
 
     async def __aenter__(self) -> Upstream:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 24)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -146,7 +148,7 @@ class Upstream:
                 await self.script(conversation)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - a mistake in a script: raised when the test ends
             self.errors.append(error)
         finally:
             self.open -= 1
@@ -165,7 +167,7 @@ async def _request(reader: asyncio.StreamReader) -> Received:
             headers[name.strip().lower()] = value.strip()
     body = bytearray()
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        while size := int((await reader.readline()).split(b";")[0], 16):
+        while size := int((await reader.readuntil(b"\n")).split(b";")[0], 16):
             body += await reader.readexactly(size)
             await reader.readline()
         await reader.readline()

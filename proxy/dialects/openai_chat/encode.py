@@ -93,7 +93,7 @@ class ChatStreamEncoder(_Base):
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
         self._roles: set[int] = set()
-        self._extra: dict[str, Any] = {}
+        self._told: tuple[dict[str, Any], dict[str, Any]] = ({}, {})  # other fields of the last call's head
 
     def piece(self, piece: Piece) -> bytes:
         if piece.raw is not None and piece.choice in self._roles and self._upstream_envelope() == self._envelope:
@@ -119,8 +119,10 @@ class ChatStreamEncoder(_Base):
     def call_head(self, call: JudgedCall) -> bytes:
         entry: dict[str, Any] = {"index": call.sent_index, "id": call.call_id, "type": call.kind}
         field = "input" if call.kind == "custom" else "arguments"
+        extra = self._extra_of(call, entry)
+        self._told = (extra, dict(call.function_extra))
         entry[call.kind] = {"name": call.name, field: "", **call.function_extra}
-        entry.update(self._extra_of(call, entry))
+        entry.update(extra)
         return self._role(call.choice) + self._chunk(call.choice, {"tool_calls": [entry]})
 
     def call_text(self, call: JudgedCall, text: str) -> bytes:
@@ -129,7 +131,15 @@ class ChatStreamEncoder(_Base):
         return self._chunk(call.choice, {"tool_calls": [entry]})
 
     def call_end(self, call: JudgedCall) -> bytes:
-        return b""
+        """Fields that came when the head of a live call was sent already go with an empty fragment."""
+        told, function_told = self._told
+        late = self._extra_of(call, told)
+        function_late = {k: v for k, v in call.function_extra.items() if k not in function_told}
+        if not late and not function_late:
+            return b""
+        field = "input" if call.kind == "custom" else "arguments"
+        entry = {"index": call.sent_index, call.kind: {field: "", **function_late}, **late}
+        return self._chunk(call.choice, {"tool_calls": [entry]})
 
     def finish(self, choice: int, reason: str, delta: FinishDelta | None, report: dict[str, Any] | None) -> bytes:
         delta = delta if self._same else None
