@@ -17,8 +17,10 @@ import pytest
 import uvloop
 
 from proxy.config import Config
+from proxy.faults import Fault
+from proxy.server.upstream import Upstream as HttpUpstream
 from support.client import REQUEST, Client, Reply, ask, chat
-from support.proxy import Proxy
+from support.proxy import Proxy, configuration
 from support.upstream import (
     Conversation,
     Script,
@@ -888,3 +890,45 @@ def test_the_model_is_asked_again_at_the_same_backend_and_the_client_gets_one_re
     settings_for = Config.settings_for
     monkeypatch.setattr(Config, "settings_for", lambda *which: replace(settings_for(*which), reask=1))
     run(script, test)
+
+
+# --- what aiohttp would lose -------------------------------------------------------------------------------------
+
+
+def test_broken_framing_in_the_middle_of_a_body_is_a_cut_and_no_endless_wait() -> None:
+    async def bad(c: Conversation) -> None:
+        await c.head()
+        for event in text_events("one", "two")[:2]:
+            await c.event(event)
+        await asyncio.sleep(0.05)  # the proxy waits for more
+        await c.raw(b"zz\r\nno chunk\r\n")
+        await c.closed.wait()
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        async with asyncio.timeout(20):
+            reply = await chat(proxy.port, stream=True)
+        assert reply.error["code"] == "stream_cut"
+        assert b"one" in reply.body
+
+    run(bad, test)
+
+
+def test_what_arrived_before_the_backend_closed_too_early_is_read_all_the_same() -> None:
+    async def sloppy(c: Conversation) -> None:
+        await c.head()
+        await c.chunk(b"data: [DONE]\n\n")
+        c.writer.close()  # without the last chunk: aiohttp calls what it has not given out yet lost
+
+    async def main() -> None:
+        backends = HttpUpstream()
+        async with Upstream(sloppy) as up:
+            backend = configuration(up.url).backends[0]
+            reply = await backends.open(backend, up.url + "/chat/completions", [], b"{}", connect_s=5.0)
+            await asyncio.sleep(0.2)  # the proxy is busy with the client meanwhile
+            assert await reply.read() == b"data: [DONE]\n\n"
+            with pytest.raises(Fault, match="in the middle"):
+                await reply.read()
+            await reply.aclose()
+        await backends.aclose()
+
+    uvloop.run(main())

@@ -19,6 +19,7 @@ from uuid import UUID
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
+from httpx_aiohttp.transport import AiohttpResponseStream
 
 from proxy import __version__
 from proxy.config import Backend
@@ -73,16 +74,26 @@ def fault_of(error: BaseException, backend: str, answering: bool) -> Fault:
 
 
 class Reply:
-    """One response whose body is being read. Close it, whatever happens."""
+    """One response whose body is being read. Close it, whatever happens.
 
-    __slots__ = ("_backend", "_chunks", "_stream", "headers", "raw_headers", "status")
+    Reads aiohttp's own stream, since httpx-aiohttp's loses two things: broken chunked framing in the middle of a body
+    leaves a reader that waits waiting for ever, and where the backend resets or closes too early, what had arrived
+    before is dropped (aiohttp 3.14.5).
+    """
+
+    __slots__ = ("_backend", "_closed", "_content", "_stream", "headers", "raw_headers", "status")
 
     def __init__(self, backend: str, response: httpx.Response) -> None:
         stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)
+        assert isinstance(stream, AiohttpResponseStream)
+        answer = stream._aiohttp_response
         self._backend = backend
         self._stream = stream
-        self._chunks = stream.__aiter__()
+        self._content = answer.content
+        protocol = answer.connection.protocol if answer.connection is not None else None
+        self._closed = protocol.closed if protocol is not None else None
+        if self._closed is not None:
+            self._closed.add_done_callback(self._on_closed)
         self.status = response.status_code
         self.raw_headers: Headers = [(name.lower(), value) for name, value in response.headers.raw]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
@@ -93,14 +104,20 @@ class Reply:
         May be cancelled and called again: nothing is lost.
         """
         try:
-            return await self._chunks.__anext__()
-        except StopAsyncIteration:
-            return b""
-        except asyncio.CancelledError:
-            self._chunks = self._stream.__aiter__()  # the iterator is spent, the body is not
-            raise
-        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            self._content.set_exception(None)  # type: ignore[arg-type]  # else it gives out nothing more
+            rest = self._content.read_nowait(-1)
+            self._content.set_exception(error)
+            if rest:
+                return rest
             raise fault_of(error, self._backend, answering=True) from error
+
+    def _on_closed(self, closed: asyncio.Future[None]) -> None:
+        if not closed.cancelled():
+            closed.exception()  # seen: asyncio would log it
+        if self._content.exception() is None and not self._content.is_eof():
+            self._content.set_exception(aiohttp.ClientPayloadError("the connection was closed inside the body"))
 
     async def drain(self) -> None:
         """Read what little may be left of a body that is over, so that its connection can be used again."""
@@ -114,6 +131,8 @@ class Reply:
 
     async def aclose(self) -> None:
         """Give the connection back where the body has been read whole, else close it."""
+        if self._closed is not None:
+            self._closed.remove_done_callback(self._on_closed)  # the connection may outlive many replies
         await self._stream.aclose()
 
 
