@@ -32,6 +32,7 @@ from proxy.assembly.text import TextMemory
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS
 from proxy.dialects.base import BadEvent, Decoder, Encoder, Envelope, Framing
+from proxy.dialects.markup import AUTO, Rule
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
 from proxy.model.commands import Ask, Check, Command, Finish, Record, Retry, Send, Start, Stop
@@ -40,6 +41,7 @@ from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
 from proxy.policy.reask import REQUIRED, answer, correctable, merge
+from proxy.policy.recovery import Leaks, Recovery
 from proxy.policy.report import Annotations, report
 from proxy.policy.rules import BlockAs, Mode, blocked, decide
 from proxy.wire.body import BodyReader
@@ -48,6 +50,9 @@ from proxy.wire.jsondoc import dump, join_surrogates
 from proxy.wire.sse import Frame
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
+# A document with one of these is written anew: a report or an error that is not ours, or what another parser, with
+# another view of doubled or escaped keys, could read as a call.
+_NOT_VERBATIM = (b'"wholecall"', b'"error"', b"_call", b"tool_use", b"\\u00")
 _KEEPALIVE = b": wholecall\n\n"
 _STREAM_HEADERS = (
     ("content-type", "text/event-stream"),
@@ -67,6 +72,7 @@ class ExchangeSettings:
     annotations: Annotations = "problems"
     report_bytes: int = 4096
     repair: bool = True
+    recover: tuple[str, ...] = AUTO
     reask: int = 0
     reask_s: float = 60.0
     reask_tokens: int = 32_768
@@ -93,6 +99,9 @@ class _Choice:
     visible: bool = False
     finish: FinishDelta | None = None
     text: TextMemory = field(default_factory=TextMemory)
+    leaks: Leaks | None = None
+    recovered: list[HeldCall] = field(default_factory=list)
+    source: Piece | None = None  # the text that weak calls were found in
 
     def follows_a_call(self, order: int) -> bool:
         return any(call.key is not None and call.key < order for call in self.slots.calls)
@@ -147,7 +156,7 @@ class Exchange:
 
     def _reset_reply(self, framing: Framing) -> None:
         limits = self._settings
-        self._reply = _Reply(BodyReader(limits.max_event_bytes, limits.max_reply_bytes, self._note, framing))
+        self._reply = _Reply(BodyReader(limits.max_event_bytes, limits.max_held_bytes, self._note, framing))
         self._decoder: Decoder | None = None
         self._dialect = ""
         self._own_key = True
@@ -169,6 +178,7 @@ class Exchange:
         self._comments_sent = 0
         self._live: LiveCall | None = None
         self._live_call: JudgedCall | None = None
+        self._recovery: Recovery | None = None
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
@@ -203,6 +213,8 @@ class Exchange:
             self._began_at = now
             if not self.started:
                 self._encoder = self._new_encoder(dialect)
+        if Recovery.wanted(self._request, self._settings.recover):
+            self._recovery = Recovery(self._request, dialect, self._settings.recover, self._settings.max_held_bytes)
         self._state = "reading" if 200 <= status < 300 else "refused"
         try:
             self._inflater = inflater(headers.get("content-encoding", ""), self._settings.max_reply_bytes)
@@ -240,7 +252,6 @@ class Exchange:
             if self._inflater is not None and not self._inflater.complete and not self._proof and self._bytes:
                 raise Fault(FaultKind.STREAM_CUT, "the upstream's compressed body ended too early")
             ended = self._close(now)
-            self._check_leftover()
         except Fault as fault:
             return self._fail(fault, now)
         if ended or self._proof:
@@ -305,14 +316,15 @@ class Exchange:
             call.quirks += [quirk for quirk in result.quirks if quirk not in call.quirks]
             call.repairs = list(result.repairs)
             call.error = result.error
-            if self._live is not None and self._live.held is self._held[result.key]:
+            if call.begun:
                 self._check_live(call)
         return self._release(now)
 
     def _check_live(self, call: JudgedCall) -> None:
         """A mend that would change characters which were already sent is not made."""
         assert self._live is not None
-        if call.verdict is not Verdict.INVALID_JSON and not call.text.startswith(self._live.text):
+        changed = self._live.held.renamed or not call.text.startswith(self._live.text)
+        if call.verdict is not Verdict.INVALID_JSON and changed:
             call.verdict = Verdict.INVALID_JSON
             call.error = CallError("", "sent_before", "the arguments were sent as they came, and are no JSON as such")
             call.text = join_surrogates(self._live.held.text)
@@ -394,18 +406,21 @@ class Exchange:
             deltas = decoder.feed_document(frame)
         except BadEvent as error:
             raise Fault(FaultKind.STREAM_CUT, f"the upstream's JSON document is broken or cut: {error}") from None
-        self._reply.document = frame.data
+        if decoder.alone:
+            self._reply.document = frame.data
         self._events += 1
-        self._deltas(deltas, now)
-        if self._reply.choices:
+        for delta in deltas:  # one by one: a text that stands twice in a document is no repeat
+            if self._deltas([delta], now):
+                break
+        if self._reply.choices and decoder.whole:
             self._whole_seen = True  # a plain reply: the whole document, with at least one choice
 
     def _deltas(self, deltas: list[Delta], now: float) -> bool:
         """Take in the deltas of one event; True where the reply ended. Raises Fault."""
-        carries_call = len(deltas) > 1 and any(isinstance(d, CallDelta) for d in deltas)
+        called = {d.choice for d in deltas if isinstance(d, CallDelta) and (d.call_id or d.name or d.arguments)}
         for delta in deltas:
             if isinstance(delta, Piece):
-                if carries_call and delta.text:
+                if delta.text and delta.choice in called:
                     self._drop_repeat(delta)
                 self._piece(delta)
             elif isinstance(delta, CallDelta):
@@ -427,19 +442,35 @@ class Exchange:
         choice = self._reply.choices.get(index)
         if choice is None:
             choice = self._reply.choices[index] = _Choice(Slots(index, self._request.tools, self._note))
+            choice.leaks = Leaks(self._recovery, index) if self._recovery is not None else None
         return choice
 
     def _piece(self, piece: Piece) -> None:
+        if piece.choice < 0:
+            if not self._turn:
+                self._emit(piece, output=False)
+            return
+        choice = self._choice(piece.choice)
+        if piece.text and self._request.tools:
+            choice.text.add(piece.text)
+        leaks = choice.leaks
+        if leaks is None:
+            self._pass(choice, piece)
+            return
+        before = leaks.held
+        for part in leaks.take(piece):
+            self._pass(choice, part)
+        self._hold(leaks.held - before)
+        if self._calls + leaks.calls > self._settings.max_calls:
+            raise limit_fault("max_calls", self._settings.max_calls, "the number of calls in the reply")
+
+    def _pass(self, choice: _Choice, piece: Piece) -> None:
+        """Text in which no call was found, and what else a piece carries."""
         if self._turn:
             # of a further turn only the calls count; its text is told to the model if it is asked once more
             if piece.choice == 0:
-                self._choice(0)
                 self._reply.said.append(piece.text)
             return
-        if piece.choice < 0:
-            self._emit(piece, output=False)
-            return
-        choice = self._choice(piece.choice)
         if self._encoder.ordered and self._held_in_order(choice, piece):
             return
         if piece.text:
@@ -459,8 +490,6 @@ class Exchange:
 
     def _text(self, choice: _Choice, piece: Piece) -> Piece:
         """Remember the text, and hold back white space until visible text follows it."""
-        if self._request.tools:
-            choice.text.add(piece.text)
         if self._settings.reask:
             self._reply.said.append(piece.text)
         if choice.visible:
@@ -481,6 +510,7 @@ class Exchange:
         if self._flowing:
             self._out.append(self._encoder.piece(piece))
         elif piece.delta or piece.choice_extra or piece.top_extra:
+            self._count_held(len(dump([piece.delta, piece.choice_extra, piece.top_extra])))
             self._reply.pending.append(piece)
 
     def _hold_blank(self, choice: _Choice, piece: Piece) -> Piece:
@@ -501,13 +531,16 @@ class Exchange:
         choice = self._choice(delta.choice)
         if self.record.hold_began_at is None:
             self.record.hold_began_at = now
+        self._hold(_size(delta))
         before = len(choice.slots.calls)
         call = choice.slots.feed(delta)
         if call is None:
             return
         self.used = self._holding = True
         limits = self._settings
-        self._hold(_size(delta))
+        if choice.leaks is not None and not choice.leaks.structured_seen:
+            for part in choice.leaks.structured(flush=limits.delivery == "live"):
+                self._pass(choice, part)
         if delta.arguments:
             if call.size > limits.max_arguments_bytes:
                 raise limit_fault("max_arguments_bytes", limits.max_arguments_bytes, "the arguments of one call")
@@ -558,7 +591,12 @@ class Exchange:
         return self._request.tools[name].kind == "function"
 
     def _hold(self, size: int) -> None:
-        self._holding = True
+        """So many characters more, or less, are held."""
+        if size:
+            self._holding = True
+            self._count_held(size)
+
+    def _count_held(self, size: int) -> None:
         self._held_bytes += size
         if self._held_bytes > self.record.peak_held_bytes:
             self.record.peak_held_bytes = self._held_bytes
@@ -600,8 +638,13 @@ class Exchange:
         commands: list[Command] = [Stop()] if stop else []
         if not self._reply.choices:
             return [*commands, *self._fail(self._cut(), now)]
+        unread = self._unread()
+        if unread is not None:
+            return [*commands, *self._fail(unread, now)]
         assert self._decoder is not None
         self._deltas(self._decoder.close(), now)
+        for choice in self._reply.choices.values():
+            self._close_leaks(choice)
         commands += self._flush(now)
         jobs: list[CallCheck] = []
         for judged, held in self._identify():
@@ -624,6 +667,35 @@ class Exchange:
             return [*commands, Check(tuple(jobs))]
         return [*commands, *self._release(now)]
 
+    def _close_leaks(self, choice: _Choice) -> None:
+        """The calls in a choice's text, and the text that was held for them and is none."""
+        leaks, choice.leaks = choice.leaks, None
+        if leaks is None:
+            return
+        whole = choice.finish is None or choice.finish.reason not in ("length", "content_filter")
+        found = leaks.close(choice.slots.finish(), whole=whole)
+        for piece in found.pieces:
+            self._pass(choice, piece)
+        for quirk in found.quirks:
+            self._note(quirk)
+        choice.recovered, choice.source = found.calls, found.source
+
+    def _refuse_weak(self) -> None:
+        """Calls in a form without markers are none if a schema refuses one of them: their text goes out."""
+        refused = (Verdict.INVALID_JSON, Verdict.SCHEMA_VIOLATION)
+        pairs = list(zip(self._judged, self._held, strict=True))
+        bad = {call.choice for call, held in pairs if held.weak and call.verdict in refused}
+        if not bad:
+            return
+        for index in bad:
+            choice = self._reply.choices[index]
+            if choice.source is not None:
+                self._pass(choice, choice.source)
+        assert self._recovery is not None
+        self._recovery.refuse([held for call, held in pairs if held.weak and call.choice in bad], Rule.SCHEMA)
+        pairs = [(call, held) for call, held in pairs if not (held.weak and call.choice in bad)]
+        self._judged, self._held = [call for call, _ in pairs], [held for _, held in pairs]
+
     def _identify(self) -> list[tuple[JudgedCall, HeldCall]]:
         """The reply's calls with name and id towards the client; valid until something speaks against it."""
         taken = set(self._asked.used_ids)
@@ -632,7 +704,8 @@ class Exchange:
             taken.add(begun.call_id)
         out = []
         for index in sorted(self._reply.choices):
-            for held in self._reply.choices[index].slots.finish():
+            choice = self._reply.choices[index]
+            for held in (*choice.slots.finish(), *choice.recovered):
                 name = self._name(held)
                 tool = self._request.tools.get(name)
                 call = JudgedCall(
@@ -647,6 +720,8 @@ class Exchange:
                     extra=held.extra,
                     function_extra=held.function_extra,
                     key=held.key,
+                    format=held.format,
+                    begun=held is begun,
                 )
                 out.append((call, held))
         return out
@@ -680,16 +755,16 @@ class Exchange:
 
     def _release(self, now: float) -> list[Command]:
         """Every verdict of this turn is in: ask again, or deliver."""
+        self._refuse_weak()
         answered = self._judged
         if self._turn:
-            merged = merge(self._kept, answered)
-            # a turn without a new call corrects nothing: the faults stand
-            self._judged = merged if len(merged) > len(self._kept) else self._before
+            self._judged = merge(self._before, answered)
         faults = any(correctable(call) for call in self._judged)
         if (faults or self._lacks_a_call()) and self._may_ask(now):
             return self._ask(answered, now)
         if self._turn:
-            self.record.reask = "exhausted" if faults or self._lacks_a_call() else "corrected"
+            cut = any(call.verdict is Verdict.INCOMPLETE for call in answered)
+            self.record.reask = "exhausted" if faults or cut or self._lacks_a_call() else "corrected"
         return self._deliver(now)
 
     def _lacks_a_call(self) -> bool:
@@ -776,12 +851,8 @@ class Exchange:
 
     def _begun_in_vain(self) -> Fault | None:
         """A live call that is not delivered after all ends the reply in an error, also at an honest `length`."""
-        if self._live is None:
-            return None
-        call = next((c for c, held in zip(self._judged, self._held, strict=True) if held is self._live.held), None)
-        if call is None or call.sent_index is not None:
-            return None
-        return blocked([call])
+        lost = [call for call in self._judged if call.begun and call.sent_index is None]
+        return blocked(lost) if lost else None
 
     def _wants_usage(self) -> bool:
         return self._request.include_usage or not self._request.stream
@@ -792,7 +863,7 @@ class Exchange:
         for call in calls:
             while late and call.key is not None and (late[0].order or 0) < call.key:
                 self._out.append(self._encoder.piece(late.pop(0)))
-            if self._live is not None and self._live_call is not None and call.call_id == self._live_call.call_id:
+            if self._live is not None and call.begun:
                 rest = call.text[len(self._live.text) :]
             else:
                 self._out.append(self._encoder.call_head(call))
@@ -821,6 +892,9 @@ class Exchange:
         if self._request.stream or not self._same_dialect or self._judged or self._reply.quirks:
             return False
         if any(c.blank or c.finish is None for c in self._reply.choices.values()):
+            return False
+        document = self._reply.document or b""
+        if any(sign in document for sign in _NOT_VERBATIM):
             return False
         return self._settings.annotations != "always"
 
@@ -861,6 +935,11 @@ class Exchange:
             self._judged.append(call)
 
     def _error(self, fault: Fault, now: float) -> list[Command]:
+        if not self._turn:
+            for choice in self._reply.choices.values():
+                leaks, choice.leaks = choice.leaks, None
+                for piece in leaks.release() if leaks is not None else ():
+                    self._pass(choice, piece)
         for call in self._judged:
             call.sent_index = None
         self.record.outcome = "blocked" if fault.kind is FaultKind.BLOCKED else "error"
@@ -889,12 +968,18 @@ class Exchange:
             return Fault(FaultKind.EMPTY_REPLY, f"the upstream answered with status {self._status} and {what}")
         return Fault(FaultKind.STREAM_CUT, "the upstream's reply ended without a finish_reason or a final event")
 
-    def _check_leftover(self) -> None:
-        """Raises Fault where lines between the events that are no events say that the upstream failed."""
+    def _unread(self) -> Fault | None:
+        """What lines between the events that are no events come to: an error that the upstream wrote there, or an
+        event whose `data:` was lost, which may have held a call. Other lines are nothing, as the standard says."""
         lines = self._reply.body.leftover.strip()
-        fault = self._leftover(lines) if lines else None
-        if fault is not None and fault.kind is FaultKind.UPSTREAM_ERROR:
-            raise fault
+        if not lines:
+            return None
+        fault = self._leftover(lines)
+        if fault.kind is FaultKind.UPSTREAM_ERROR:
+            return fault
+        if b"{" in lines:
+            return Fault(FaultKind.BAD_EVENT, "a line of the upstream's stream holds JSON but is no event")
+        return None
 
     def _leftover(self, data: bytes) -> Fault:
         return upstream_faults.leftover(data, self._failure_of, same_dialect=self._same_dialect)
@@ -969,6 +1054,8 @@ class Exchange:
         record.verdicts = [call.verdict for call in self._judged]
         record.quirks = [*self._reply.quirks, *(quirk for call in self._judged for quirk in call.quirks)]
         record.repairs = [name for call in self._judged for name in call.repairs]
+        record.recovered = [call.format for call in self._judged if call.format]
+        record.refused = dict(self._recovery.refusals) if self._recovery is not None else {}
         record.usage = dict(self._reply.usage.usage) if self._reply.usage else None
         record.upstream_events += self._events
         record.upstream_bytes += self._bytes

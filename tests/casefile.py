@@ -1,11 +1,12 @@
 """Case files, a strict OpenAI chat client that reads an answer, and the judge that compares the two.
 
 A case is one upstream reply to one client request, and what must reach the client. Its keys: `request` (an OpenAI chat
-request without model); `upstream.body` (an object: one event; a string: these characters; {"$hex": ...}: these bytes),
-`.status`, `.headers`, `.end` (eof or reset); `expect.calls` (choice, name, verdict, `arguments` as a value or
-`arguments_text`, and `id` where it is fixed), `.content` (text of choice 0), `.finish_reason` (null where the reply
-ends in an error), `.error` (an error in every mode), `.contains` (strings that must survive), `.quirks` (that must be
-reported), `.status`, `.headers`; and `expect_repaired`: instead of `expect` where repairs are on.
+request without model); `dialect`, of the reply; `upstream.body` (an object: one event; a string: these characters;
+{"$hex": ...}: these bytes), `.status`, `.headers`, `.end` (eof or reset); `expect.calls` (choice, name, verdict,
+`arguments` as a value or `arguments_text`, and `id` where it is fixed), `.content` and `.refusal` (texts of choice 0),
+`.finish_reason` (null where the reply ends in an error), `.error` (an error in every mode), `.contains` (strings that
+must survive), `.quirks` (that must be reported), `.status`, `.headers`; and `expect_repaired`: instead of `expect`
+where repairs are on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from proxy.exchange import ExchangeSettings
 from proxy.replay.recording import Recording, read_case
 
 FOLDER = Path(__file__).parent / "cases"
+FOLDERS = ("chat", "own", "text", "anthropic-messages", "openai-responses", "gemini", "ollama-chat")
 MODES: dict[str, dict[str, Any]] = {
     "annotate": {"mode": "annotate"},
     "block": {"mode": "block", "block_as": "error"},
@@ -52,7 +54,8 @@ def read(path: Path) -> Case:
 
 
 def read_all(*folders: str) -> list[Case]:
-    return [read(path) for folder in folders or ("chat", "own") for path in sorted((FOLDER / folder).glob("*.json"))]
+    """`folders`: by default those of chat replies."""
+    return [read(path) for folder in folders or FOLDERS[:2] for path in sorted((FOLDER / folder).glob("*.json"))]
 
 
 def settings(mode: str, *, repair: bool = False) -> ExchangeSettings:
@@ -101,7 +104,10 @@ class Reply:
     raw: bytes = b""
     calls: dict[tuple[int, int], Call] = field(default_factory=dict)
     content: dict[int, str] = field(default_factory=dict)
+    reasoning: dict[int, str] = field(default_factory=dict)
+    refusal: str = ""  # of choice 0
     finish: dict[int, str] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
     error: Any = None
     done: int = 0
     usages: int = 0
@@ -194,6 +200,7 @@ def _read_chunk(chunk: dict[str, Any], reply: Reply) -> None:
         bad("id, created or model change within the stream")
     reply.envelope = envelope
     if chunk.get("usage") is not None:
+        reply.usage = chunk["usage"]
         reply.usages += 1
         if chunk["choices"]:
             bad("usage on a chunk with choices")
@@ -212,6 +219,11 @@ def _read_choice(choice: dict[str, Any], reply: Reply) -> None:
         bad("a delta after finish_reason")
     if isinstance(delta.get("content"), str):
         reply.content[c] = reply.content.get(c, "") + delta["content"]
+    for key in ("reasoning_content", "reasoning"):
+        if isinstance(delta.get(key), str):
+            reply.reasoning[c] = reply.reasoning.get(c, "") + delta[key]
+    if isinstance(delta.get("refusal"), str) and c == 0:
+        reply.refusal += delta["refusal"]
     if "function_call" in delta:
         bad("legacy function_call")
     if "tool_calls" in delta:
@@ -248,10 +260,13 @@ def _read_call(c: int, entry: dict[str, Any], reply: Reply) -> None:
 def _read_json(body: bytes, reply: Reply) -> None:
     document = _document(body.decode("utf-8"), reply)
     reply.error = document.get("error")
+    reply.usage = document.get("usage") or {}
     _read_report(document, reply)
     for choice in document.get("choices") or ():
         c, message = choice["index"], choice["message"]
         reply.content[c] = message.get("content") or ""
+        reply.reasoning[c] = message.get("reasoning_content") or message.get("reasoning") or ""
+        reply.refusal += message.get("refusal") or "" if c == 0 else ""
         reply.finish[c] = choice["finish_reason"]
         for i, entry in enumerate(message.get("tool_calls") or ()):
             function = entry["function"]
@@ -262,8 +277,8 @@ def _read_json(body: bytes, reply: Reply) -> None:
 # --- the judgement -------------------------------------------------------------------------------------------------
 
 
-def judge(case: Case, mode: str, reply: Reply, *, repair: bool = False) -> list[str]:
-    """What falls short of the case's expectation, in words."""
+def judge(case: Case, mode: str, reply: Reply, *, repair: bool = False, client: str = "openai-chat") -> list[str]:
+    """What falls short of the case's expectation, in words. `client` is the dialect that the reply was read in."""
     want = case.expect_repaired if repair and case.expect_repaired is not None else case.expect
     out = list(dict.fromkeys(reply.noncanonical))
     calls, left = want["calls"], [c for c in want["calls"] if c["verdict"] == "valid"]
@@ -272,15 +287,17 @@ def judge(case: Case, mode: str, reply: Reply, *, repair: bool = False) -> list[
     wrong = [c for c in calls if c["verdict"] != "valid" and not (c["verdict"] == "incomplete" and honest)]
     failed = want["error"] or (mode == "block" and wrong) or (mode == "drop" and wrong and not left)
     asked = bool((case.recording.request.get("stream_options") or {}).get("include_usage"))
-    if reply.usages > asked:
+    if reply.usages > asked:  # of chunks: the other dialects tell usage always, and in one place
         out.append(f"{reply.usages} usage chunks, asked for: {asked}")
     if failed:
         out += _judge_failure(case, want, reply)
     elif reply.failed:
         return [*out, f"unexpected error, status {reply.status}: {json.dumps(reply.error)[:200]}"]
     else:
-        out += _judge_success(want, mode, reply)
-    out += [f"{text!r} did not survive" for text in want.get("contains", ()) if text.encode() not in reply.raw]
+        out += _judge_success(want, mode, reply, client)
+    # Google's own chat endpoint has a place for what is Gemini's; another dialect than the upstream's has none.
+    if client == case.recording.dialect or (client, case.recording.dialect) == ("openai-chat", "gemini"):
+        out += [f"{text!r} did not survive" for text in want.get("contains", ()) if text.encode() not in reply.raw]
     if reply.status != want.get("status", reply.status):
         out.append(f"status {reply.status}, want {want['status']}")
     out += [
@@ -312,9 +329,9 @@ def _judge_failure(case: Case, want: dict[str, Any], reply: Reply) -> list[str]:
     return out
 
 
-def _judge_success(want: dict[str, Any], mode: str, reply: Reply) -> list[str]:
+def _judge_success(want: dict[str, Any], mode: str, reply: Reply, client: str) -> list[str]:
     out, got = [], list(reply.calls.values())
-    deliver = [c for c in want["calls"] if _deliverable(c, mode)]
+    deliver = [c for c in want["calls"] if _deliverable(c, mode, client)]
     if reply.done != 1:
         out.append("the stream has no proper end")
     if [(c["choice"], c["name"]) for c in deliver] != [(c.choice, c.name) for c in got]:
@@ -325,8 +342,13 @@ def _judge_success(want: dict[str, Any], mode: str, reply: Reply) -> list[str]:
                 out.append(f"arguments of {g.name}: {g.arguments[:120]!r}")
             if w.get("id") and w["id"] != g.id:
                 out.append(f"id of {g.name}: {g.id!r}, want {w['id']!r}")
-    if "content" in want and reply.content.get(0, "") != (want["content"] or ""):
-        out.append(f"content {reply.content.get(0, '')[:120]!r}, want {(want['content'] or '')[:120]!r}")
+    content, refusal = want.get("content") or "", want.get("refusal", "")
+    if client == "anthropic-messages":  # which says it in words
+        content, refusal = content + refusal, ""
+    if "content" in want and reply.content.get(0, "") != content:
+        out.append(f"content {reply.content.get(0, '')[:120]!r}, want {content[:120]!r}")
+    if reply.refusal != refusal:
+        out.append(f"refusal {reply.refusal[:120]!r}, want {refusal[:120]!r}")
     for choice in {0} | {c["choice"] for c in want["calls"]}:
         finish = want.get("finish_reason")
         if finish == "tool_calls" and not any(c["choice"] == choice for c in deliver):
@@ -339,10 +361,22 @@ def _judge_success(want: dict[str, Any], mode: str, reply: Reply) -> list[str]:
     return out
 
 
-def _deliverable(call: dict[str, Any], mode: str) -> bool:
+def _deliverable(call: dict[str, Any], mode: str, client: str) -> bool:
     if call["verdict"] == "incomplete" or not call["name"]:
         return False  # some clients close the brackets of an unfinished call and run it
+    if client == "anthropic-messages" and (call["verdict"] == "invalid_json" or not isinstance(_value(call), dict)):
+        return False  # a block's input is an object
     return call["verdict"] == "valid" or mode == "annotate"
+
+
+def _value(call: dict[str, Any]) -> Any:
+    """The arguments that a case expects; None where they are no JSON."""
+    if "arguments" in call:
+        return call["arguments"]
+    try:
+        return json.loads(call["arguments_text"])
+    except ValueError:
+        return None
 
 
 def _same_arguments(got: str, want: dict[str, Any]) -> bool:
@@ -361,3 +395,23 @@ def _judge_verdicts(calls: list[dict[str, Any]], reply: Reply) -> list[str]:
         index = sum(choice == call["choice"] for choice, _ in want)
         want[call["choice"], index] = call["verdict"]
     return [] if got == want else [f"verdicts {got}, want {want}"]
+
+
+def judge_live(case: Case, reply: Reply, *, client: str = "openai-chat") -> list[str]:
+    """What falls short where the first call is sent as it is written: nothing that can be run comes before an error."""
+    want, out = case.expect, list(dict.fromkeys(reply.noncanonical))
+    if not reply.failed:
+        return judge(case, "block", reply, client=client)
+    out += [f"an error, yet {c.name} can be run: {c.arguments[:80]!r}" for c in reply.calls.values() if _is_json(c)]
+    faulty = want["error"] or any(call["verdict"] != "valid" for call in want["calls"])
+    # A mend that would change what was sent already is not made.
+    late = any(error["rule"] == "sent_before" for entry in reply.report for error in entry["errors"])
+    return out if faulty or late else [*out, f"unexpected error: {json.dumps(reply.error)[:200]}"]
+
+
+def _is_json(call: Call) -> bool:
+    try:
+        json.loads(call.arguments)
+    except ValueError:
+        return False
+    return True

@@ -2,45 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 import casefile
-from casefile import CUTS, MODES, Case
+from casefile import CUTS, FOLDERS, MODES, Case, Reply
+from dialect_clients import CLIENTS, Client
 from proxy.dialects.openai_chat import request as openai_request
-from proxy.replay.inprocess import Runner, run
+from proxy.exchange import ExchangeSettings
+from proxy.replay.inprocess import Answer, Runner, run
 
 CASES = casefile.read_all()
+ALL_CASES = casefile.read_all(*FOLDERS)
+PAIRS = [
+    pytest.param(case, client, id=f"{case.id}-{client.name}")
+    for case in ALL_CASES
+    for client in CLIENTS.values()
+    if client.takes(case)
+]
 
 
-def answer_faults(case: Case, mode: str, cut: str, *, repair: bool = False) -> list[str]:
-    request = openai_request.read(case.body)
+def reply_to(case: Case, client: Client, cut: str, settings: ExchangeSettings) -> Reply:
+    request = client.request(case)
     pieces = casefile.cut(case.recording.pieces, cut, seed=len(case.id))
-    answer = run(request, case.recording, casefile.settings(mode, repair=repair), pieces)
+    answer = run(request, case.recording, settings, pieces)
     assert answer.record is not None, "the exchange never finished"
-    reply = casefile.read_reply(answer.status, answer.headers, bytes(answer.body), stream=request.stream)
-    return casefile.judge(case, mode, reply, repair=repair)
+    return client.read(answer, request.stream)
 
 
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_the_client_gets_what_the_case_expects(case: Case, mode: str, cut: str) -> None:
-    assert answer_faults(case, mode, cut) == []
-
-
-@pytest.mark.parametrize("cut", ["event", "byte"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", [c for c in CASES if c.expect_repaired], ids=lambda case: case.id)
-def test_where_repairs_help_the_client_gets_the_repaired_call(case: Case, mode: str, cut: str) -> None:
-    assert answer_faults(case, mode, cut, repair=True) == []
+def cuts_for(case: Case, client: Client) -> tuple[str, ...]:
+    """All of them where the case is at home: its own dialect, or chat if no client speaks that."""
+    own = case.recording.dialect if case.recording.dialect in CLIENTS else "openai-chat"
+    return CUTS if client.name == own else ("event", "random")
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", [c for c in CASES if not c.expect_repaired], ids=lambda case: case.id)
-def test_where_repairs_do_not_help_they_change_nothing(case: Case, mode: str) -> None:
-    assert answer_faults(case, mode, "event", repair=True) == []
+@pytest.mark.parametrize(("case", "client"), PAIRS)
+def test_every_client_gets_what_the_case_expects_however_it_is_cut(case: Case, client: Client, mode: str) -> None:
+    bodies = set()
+    for cut in cuts_for(case, client):
+        reply = reply_to(case, client, cut, casefile.settings(mode))
+        assert casefile.judge(case, mode, reply, client=client.name) == [], cut
+        bodies.add(reply.raw)
+    assert len(bodies) == 1, "the answer depends on how a network cut the reply"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("case", "client"), PAIRS)
+def test_repairs_give_the_repaired_call_where_they_help_and_else_change_nothing(
+    case: Case, client: Client, mode: str
+) -> None:
+    for cut in ("event", "byte") if case.expect_repaired else ("event",):
+        reply = reply_to(case, client, cut, casefile.settings(mode, repair=True))
+        assert casefile.judge(case, mode, reply, repair=True, client=client.name) == [], cut
+
+
+@pytest.mark.parametrize(("case", "client"), PAIRS)
+def test_what_is_sent_live_of_a_faulty_call_can_never_be_run(case: Case, client: Client) -> None:
+    settings = dataclasses.replace(casefile.settings("block"), delivery="live")
+    for cut in ("event", "random"):
+        reply = reply_to(case, client, cut, settings)
+        assert casefile.judge_live(case, reply, client=client.name) == [], cut
 
 
 def plain_text(item: bytes) -> bytes:
@@ -59,9 +83,11 @@ def test_text_is_sent_before_the_upstream_sends_more(case: Case) -> None:
     request = openai_request.read(case.body)
     runner = Runner(request, casefile.settings("block"))
     runner.open(case.recording.status, dict(case.recording.headers))
+    # JSON in place of events, or without `data:`, is read at its end
+    events = "event-stream" in case.recording.headers["content-type"] and case.recording.pieces[0][:1] != b"{"
     for piece in case.recording.pieces:
         runner.receive(piece)
-        if request.stream and "event-stream" in case.recording.headers["content-type"]:
+        if request.stream and events:
             assert plain_text(piece) in runner.answer.body
 
 
@@ -110,19 +136,21 @@ def test_what_is_held_is_kept_alive_by_comments() -> None:
     assert runner.now == pytest.approx(30.0)
 
 
-def test_the_judge_refuses_what_the_upstream_sent_as_it_came() -> None:
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=lambda client: client.name)
+def test_the_judge_refuses_what_the_upstream_sent_as_it_came(client: Client) -> None:
     """Else the cases would prove nothing."""
+    cases = [case for case in ALL_CASES if case.recording.dialect == client.name]
     passed = []
-    for case in CASES:
+    for case in cases:
         recording = case.recording
-        stream, body = bool(recording.request.get("stream")), b"".join(recording.pieces)
+        answer = Answer(recording.status, dict(recording.headers), bytearray(b"".join(recording.pieces)))
         try:
-            reply = casefile.read_reply(recording.status, dict(recording.headers), body, stream=stream)
-            if casefile.judge(case, "block", reply) == []:
+            reply = client.read(answer, bool(recording.request.get("stream")))
+            if casefile.judge(case, "block", reply, client=client.name) == []:
                 passed.append(case.id)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             continue  # no strict client can read it
-    assert len(passed) < len(CASES) / 20, passed
+    assert len(passed) < len(cases) / 10, passed
 
 
 def test_the_corpus_has_its_cases() -> None:

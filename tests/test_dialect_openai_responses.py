@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import casefile
 import responses_client
-from casefile import CUTS, MODES, Case
+from casefile import CUTS
 from proxy.dialects.openai_chat import request as chat_request
 from proxy.dialects.openai_responses import request as responses_request
 from proxy.exchange import ExchangeSettings
@@ -36,8 +35,6 @@ from proxy.replay.inprocess import run
 from proxy.replay.recording import Recording
 from responses_client import Answer
 
-CASES = casefile.read_all("openai-responses")
-CHAT_CASES = [c for c in casefile.read_all("chat") if c.recording.request.get("n", 1) == 1]
 NAME = "openai-responses"
 TOOLS = [
     {"type": "function", "name": "lookup", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}},
@@ -100,46 +97,6 @@ def message(index: int, words: str, **fields: Any) -> dict[str, Any]:
     part = {"type": "output_text", "text": words, "annotations": []}
     item = {"id": f"msg_{index}", "type": "message", "role": "assistant", "status": "completed"}
     return {**item, "content": [part] if words else [], **fields}
-
-
-# --- the case files --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_responses_client_gets_what_the_case_expects(case: Case, mode: str, cut: str) -> None:
-    assert responses_faults(case, mode, cut) == []
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CHAT_CASES, ids=lambda case: case.id)
-def test_a_responses_client_gets_it_from_a_chat_upstream(case: Case, mode: str) -> None:
-    assert responses_faults(case, mode, "event") == []
-
-
-def responses_faults(case: Case, mode: str, cut: str) -> list[str]:
-    request = responses_request.read(responses_client.as_responses(case.recording.request, case.id))
-    pieces = casefile.cut(case.recording.pieces, cut, seed=len(case.id))
-    answer = run(request, case.recording, casefile.settings(mode), pieces)
-    got = responses_client.read(answer.status, answer.headers, bytes(answer.body), stream=request.stream)
-    return casefile.judge(case if case.recording.dialect == NAME else crossed(case), mode, got.reply)
-
-
-def crossed(case: Case) -> Case:
-    """The case less what only a client of the upstream's own dialect has a place for."""
-    return replace(case, expect={k: v for k, v in case.expect.items() if k not in ("contains", "quirks")})
-
-
-@pytest.mark.parametrize("cut", ["event", "byte", "random"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_chat_client_gets_what_the_case_expects(case: Case, mode: str, cut: str) -> None:
-    request = chat_request.read(case.body)
-    pieces = casefile.cut(case.recording.pieces, cut, seed=len(case.id))
-    answer = run(request, case.recording, casefile.settings(mode), pieces)
-    reply = casefile.read_reply(answer.status, answer.headers, bytes(answer.body), stream=request.stream)
-    assert casefile.judge(crossed(case), mode, reply) == []
 
 
 # --- what survives from upstream to client of this dialect -----------------------------------------------------------

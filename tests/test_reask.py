@@ -214,3 +214,20 @@ def test_one_call_allowed_means_one_call_over_all_turns() -> None:
     )
     assert run.calls == [("g", '{"harbor":"Hull"}')]
     assert run.outcome == "exhausted"
+
+
+def test_a_faulty_call_that_no_new_call_came_for_stands() -> None:
+    other = call('{"town":"Kiel"}', call_id="c", name="get_tide")
+    run = script(replace(SETTINGS, reask=1, block_as="drop")).play(ROLE + other + BAD + END, ROLE + FIXED + END)
+    assert run.calls == [("n", '{"harbor":"Cork"}')]
+    assert run.outcome == "exhausted"
+    verdicts = [c["verdict"] for d in run.documents if "wholecall" in d for c in d["wholecall"]["calls"]]
+    assert sorted(verdicts) == ["schema_violation", "valid"]
+
+
+def test_a_further_turn_that_a_limit_cut_corrects_nothing() -> None:
+    run = script(replace(SETTINGS, reask=1, block_as="drop")).play(
+        ROLE + GOOD + BAD + END, ROLE + CUT_TEXT + chunk(finish="length") + DONE
+    )
+    assert run.calls == [("g", '{"harbor":"Hull"}')]
+    assert run.outcome == "exhausted"

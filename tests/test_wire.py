@@ -15,7 +15,7 @@ from proxy.faults import Fault
 from proxy.model.findings import Quirk
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import inflater
-from proxy.wire.jsondoc import NotJson, documents, dump, join_surrogates, load, one_line
+from proxy.wire.jsondoc import NotJson, documents, doubled_keys, dump, join_surrogates, load, one_line
 from proxy.wire.sse import Frame, SseDecoder
 
 LIMIT = 1 << 20
@@ -103,7 +103,7 @@ def test_a_body_is_told_by_its_first_significant_byte(body: bytes, kind: str) ->
 
 def test_a_document_over_its_limit_ends_in_a_fault_that_names_it() -> None:
     reader = BodyReader(LIMIT, 1000, lambda quirk: None)
-    with pytest.raises(Fault, match="max_reply_bytes"):
+    with pytest.raises(Fault, match="max_held_bytes"):
         for _ in range(100):
             reader.feed(b'{"a": "' + b"x" * 50)
 
@@ -160,3 +160,18 @@ def test_line_separators_are_escaped_so_that_the_document_means_the_same() -> No
 def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
     assert join_surrogates("a\ud83d\ude80b") == "a\U0001f680b"
     assert join_surrogates("a\ud83d") == "a\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("data", "doubled"),
+    [
+        (b'{"a":1,"b":{"a":1}}', False),
+        (b'{"a":1,"\\u0061":2}', True),
+        (b'{"x":[[{"a":1,"a":2}]]}', True),
+        (b'{"function":{"arguments":{"a":1,"a":2}}}', False),
+        (b'{"function":{"arguments":{}, "arguments":{}}}', True),
+        (b"no JSON", False),
+    ],
+)
+def test_doubled_keys_are_seen_at_every_level_but_inside_arguments(data: bytes, doubled: bool) -> None:
+    assert doubled_keys(data, frozenset({"arguments"})) is doubled

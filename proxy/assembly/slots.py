@@ -7,14 +7,12 @@ share each of them. The table, first match wins; "complete" means that the call'
 | the delta has | and | then it belongs to |
 |---|---|---|
 | no id, name, arguments | | nothing; other fields of it go to the call in progress |
-| a known id | that call is complete, the index differs, a name comes, same arguments | nothing: a repeat |
-| a known id | that call is complete, the index differs, a name comes | a new call (its id is replaced) |
-| a known id | the index differs and the name is that of another declared tool | a new call (its id is replaced) |
+| a known id | the name is that of another declared tool | a new call (its id is replaced) |
+| a known id | that call is complete, the index differs, a name comes | a new call (its id is replaced), or a repeat |
 | a known id | | that call |
 | a known index | another id and a name | a new call |
 | a known index | the owner is complete, another declared name | a new call |
-| a known index | the owner is complete, the name again, with the same object | nothing: a repeat |
-| a known index | the owner is complete, the name again, with other arguments | a new call |
+| a known index | the owner is complete, the name again, with an object | a new call, or a repeat |
 | a known index | the owner is complete, the name again, no arguments | nothing yet: the next fragment opens one |
 | a known index | the owner is not complete, the name of another declared tool | a new call |
 | a known index | no id or name; the owner is complete, the call opened last still empty | the call opened last |
@@ -25,6 +23,7 @@ share each of them. The table, first match wins; "complete" means that the call'
 | no index | a name, or an unknown id behind a complete call | a new call |
 | no index | | the call in progress |
 
+A new call that may be a repeat is one if, at the end, its arguments are those of the call that it follows.
 A call is never closed because another one started or because its text happens to parse.
 """
 
@@ -57,7 +56,11 @@ class HeldCall:
     whole: bool = False
     unfinished: bool = False
     signature: str | None = None
+    again: HeldCall | None = None  # the whole call that this one would repeat, if its arguments turn out the same
+    renamed: bool = False  # its name went on after it was sent
     begun: bool = False  # its head was sent: id and name stand
+    format: str = ""  # of the markup that it was found in; "": it came as a call
+    weak: bool = False  # found in a form without markers: it counts only if its schema accepts it
     extra: dict[str, Any] = field(default_factory=dict)
     function_extra: dict[str, Any] = field(default_factory=dict)
     quirks: list[Quirk] = field(default_factory=list)
@@ -67,8 +70,8 @@ class HeldCall:
     @property
     def complete(self) -> bool:
         """Whether the text so far is one whole JSON value that ends in a bracket."""
-        if not self.fragments or self.fragments[-1].rstrip()[-1:] not in ("}", ""):
-            return False
+        if self.kind == "custom" or not self.fragments or self.fragments[-1].rstrip()[-1:] not in ("}", ""):
+            return False  # brackets say nothing in free text
         for fragment in self.fragments[self._scanned :]:
             self._scan.feed(fragment)
         self._scanned = len(self.fragments)
@@ -99,16 +102,19 @@ class Slots:
         self._orphan_extra: dict[str, Any] = {}
 
     def finish(self) -> list[HeldCall]:
-        """The calls in the order of opening, less marked ones that came again with the same id, name and arguments."""
+        """The calls in the order of opening, less those that turned out to be an earlier one again."""
         seen: dict[tuple[str, str, str], HeldCall] = {}
         marked = {id(call) for call in self._by_key.values()}
         kept: list[HeldCall] = []
         for call in self.calls:
+            first = call.again
             if id(call) in marked and call.call_id:
                 first = seen.setdefault((call.call_id, call.name, call.text), call)
-                if first is not call:
-                    first.note(Quirk.CALL_REPEATED)
-                    continue
+            if first is not None and first is not call and _same_call(first, call):
+                first.note(Quirk.CALL_REPEATED)
+                if self._current is call:
+                    self._current = first
+                continue
             call.ordinal = len(kept)
             kept.append(call)
         return kept
@@ -125,7 +131,8 @@ class Slots:
         call = self._find(delta) if delta.key is None else self._marked(delta)
         if call is None:
             return None
-        self._current = call
+        if not delta.quiet or self._current is None:
+            self._current = call
         self._add(call, delta)
         return call
 
@@ -163,14 +170,11 @@ class Slots:
         return self._no_index(delta)
 
     def _known_id(self, delta: CallDelta, call: HeldCall) -> HeldCall | None:
+        if delta.name and self._another_tool(call, delta.name):
+            return self._open(delta)
         if delta.name and delta.index is not None and call.index is not None and delta.index != call.index:
             if call.complete:
-                if (delta.arguments or "").strip() == call.text.strip():
-                    call.note(Quirk.CALL_REPEATED)
-                    return None
-                return self._open(delta)
-            if self._another_tool(call, delta.name):
-                return self._open(delta)
+                return self._open(delta, again=call)
             self._by_index[delta.index] = call
         return call
 
@@ -186,20 +190,17 @@ class Slots:
                 self._heads[delta.index] = delta
                 owner.note(Quirk.NAME_REPEATED)
                 return None
-            if delta.arguments.strip() == owner.text.strip():
-                owner.note(Quirk.CALL_REPEATED)
-                return None
             if delta.is_object and owner.objects[-1]:
                 return owner  # snapshots of one object: they are merged
             if not delta.arguments.lstrip().startswith("{"):
                 return owner  # white space or a control token behind the object, the name on every fragment
-            return self._open(delta, Quirk.INDEX_REUSED)
+            return self._open(delta, Quirk.INDEX_REUSED, again=owner)
         elif delta.name and self._another_tool(owner, delta.name):
             return self._open(delta, Quirk.INDEX_REUSED)
         if not delta.call_id and not delta.name:
             head = self._heads.pop(delta.index, None)
             if head is not None and owner.complete and (delta.arguments or "").strip():
-                call = self._open(head, Quirk.INDEX_REUSED)
+                call = self._open(head, Quirk.INDEX_REUSED, again=owner)
                 self._add(call, head)
                 return call
             last = self.calls[-1]
@@ -223,8 +224,13 @@ class Slots:
         return current
 
     def _another_tool(self, call: HeldCall, name: str) -> bool:
-        """Whether `name` is a declared tool other than the call's own, and no piece of its name."""
-        if not call.name or self._same_name(call, name) or self._is_piece(call, name):
+        """Whether `name` is a declared tool other than the call's own, and no piece of its name. Behind a complete
+        object nothing is a piece any more; before any argument a longer name may be the name so far, again."""
+        if not call.name or self._same_name(call, name):
+            return False
+        if not call.complete and self._is_piece(call, name):
+            return False
+        if not call.fragments and name.startswith(call.name):
             return False
         return (
             declared_name(name, self._declared)[0] in self._declared
@@ -237,9 +243,10 @@ class Slots:
     def _is_piece(self, call: HeldCall, name: str) -> bool:
         return bool(call.name) and begins_declared(call.name + name, self._declared)
 
-    def _open(self, delta: CallDelta, *quirks: Quirk) -> HeldCall:
+    def _open(self, delta: CallDelta, *quirks: Quirk, again: HeldCall | None = None) -> HeldCall:
         call = HeldCall(self._choice, len(self.calls), delta.key, delta.kind, delta.index)
         call.quirks += quirks
+        call.again = again
         if delta.index is not None:
             if not quirks and delta.index != call.ordinal:
                 call.note(Quirk.INDEX_GAP)
@@ -290,8 +297,11 @@ class Slots:
             if call.fragments:
                 call.note(Quirk.NAME_LATE)
             call.name = name
-        elif call.begun or self._same_name(call, name):
+        elif self._same_name(call, name):
             call.note(Quirk.NAME_REPEATED)
+        elif call.begun:
+            call.note(Quirk.NAME_SPLIT)
+            call.renamed = True  # too late: the name was sent
         elif name.startswith(call.name) and begins_declared(name, self._declared):
             call.note(Quirk.NAME_SPLIT)  # all of the name so far, again
             call.name = name
@@ -310,3 +320,7 @@ def _merge_extra(call: HeldCall, delta: CallDelta) -> None:
         call.extra.update(delta.extra)
     if delta.function_extra:
         call.function_extra.update(delta.function_extra)
+
+
+def _same_call(a: HeldCall, b: HeldCall) -> bool:
+    return a.name.strip() == b.name.strip() and a.text.strip() == b.text.strip()

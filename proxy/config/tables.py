@@ -29,6 +29,8 @@ from proxy.config.values import (
     check_host,
     check_name,
     check_not_empty,
+    check_recover,
+    markup_formats,
 )
 from proxy.exchange import ExchangeSettings
 from proxy.routing.plan import Route, Router
@@ -64,7 +66,7 @@ class Policy(Table):
     block_as: Literal["error", "drop"] = "error"
     delivery: Literal["held", "live"] = "held"
     repair: Literal["safe", "off"] = "safe"
-    recover: Annotated[Literal["off"], BeforeValidator(check_built)] = "off"
+    recover: Annotated[str | tuple[str, ...], BeforeValidator(check_recover)] = "auto"
     reask: Annotated[int, Field(ge=0, le=3)] = 0
     reask_s: Seconds = 60.0
     reask_tokens: Count = 32_768
@@ -225,10 +227,11 @@ def _exchange_settings(policy: Policy, limits: Limits) -> ExchangeSettings:
     return ExchangeSettings(
         mode=policy.mode,
         block_as=policy.block_as,
-            delivery=policy.delivery,
+        delivery=policy.delivery,
         annotations=policy.annotations,
         report_bytes=policy.report_bytes,
         repair=policy.repair == "safe",
+        recover=markup_formats(policy.recover),
         reask=policy.reask,
         reask_s=policy.reask_s,
         reask_tokens=policy.reask_tokens,

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from proxy.dialects.markup import AUTO, BY_NAME
+
 # What this version can do of what the file's language has words for. Anything else is refused with a line that says so.
 BUILT: Mapping[str, tuple[object, ...]] = {
     "dialect": ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama-chat"),
-    "recover": ("off",),
 }
 UNBUILT_TABLES = ("inspect",)
 
@@ -109,6 +110,25 @@ def check_built(value: T, info: ValidationInfo) -> T:
         use = " or ".join(shown(built) for built in BUILT[key])
         raise wrong(f"this version has no {key} = {shown(value)} yet; write {use}")
     return value
+
+
+def check_recover(value: object) -> str | tuple[str, ...]:
+    """ "auto", "off", or the names of the markup formats that calls are looked for in."""
+    if value in ("auto", "off"):
+        return str(value)
+    if not isinstance(value, list | tuple):
+        raise wrong('must be "auto", "off" or a list of formats, like ["hermes", "mistral"]')
+    for name in value:
+        if not isinstance(name, str) or name not in BY_NAME:
+            raise wrong(f"{shown(name)} is no format; these are: {', '.join(BY_NAME)}")
+    return tuple(value)
+
+
+def markup_formats(recover: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The formats that `recover` means."""
+    if isinstance(recover, str):
+        return AUTO if recover == "auto" else ()
+    return recover
 
 
 def resolved(value: object, env: Mapping[str, str]) -> str:

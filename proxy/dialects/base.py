@@ -13,7 +13,8 @@ from proxy.model.conversation import Conversation
 from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
-from proxy.wire.sse import Frame
+from proxy.wire.jsondoc import NotJson, documents, leading_documents
+from proxy.wire.sse import Frame, SseDecoder
 
 
 class BadEvent(Exception):
@@ -26,9 +27,15 @@ Envelope = tuple[str, int, str]  # the reply's id, created (unix seconds) and mo
 
 
 class Decoder(Protocol):
-    """Frames of one upstream reply -> deltas. Both feeds raise BadEvent."""
+    """Frames of one upstream reply -> deltas. Both feeds raise BadEvent.
+
+    `whole`: a plain reply was read, which proves the end by itself; JSON lines of a stream don't. `alone`: it was all
+    of the body, so that it may be passed on as it came.
+    """
 
     envelope: Envelope | None
+    whole: bool
+    alone: bool
 
     def feed(self, frame: Frame) -> list[Delta]: ...
     def feed_document(self, frame: Frame) -> list[Delta]: ...
@@ -56,6 +63,30 @@ class Encoder(Protocol):
     def done(self) -> bytes: ...
     def error(self, fault: Fault, report: dict[str, Any] | None) -> bytes: ...
     def can_carry(self, call: JudgedCall) -> bool: ...
+
+
+def read_document(data: bytes, note: Note) -> tuple[list[Any], list[Frame]]:
+    """A body that begins like JSON: its documents (one, or the lines of a stream), and events that follow them
+    (`data: [DONE]` behind a plain reply). Raises BadEvent for anything else behind them."""
+    try:
+        found, quirks = documents(data)
+    except NotJson:
+        quirks = []
+        try:
+            found, rest = leading_documents(data)
+        except NotJson as error:
+            raise BadEvent(str(error)) from None
+    else:
+        rest = b""
+    for quirk in quirks:
+        note(quirk)
+    if rest.strip() == b"[DONE]":
+        return found, [Frame(b"", b"[DONE]")]
+    events = SseDecoder(len(rest) + 1, note)
+    frames = [*events.feed(rest), *events.close()]
+    if events.leftover.strip():
+        raise BadEvent("what follows the JSON document is neither JSON nor an event")
+    return found, frames
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import orjson
+
 from proxy.dialects.base import IdForm, Note, sequence_of
 from proxy.dialects.signatures import split
 from proxy.model.conversation import CallPart, Conversation, Part, ResultPart, TextPart, Turn
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, dump, load
+from proxy.wire.jsondoc import doubled_keys, dump
 
 
 def guard(talk: Conversation, form: IdForm, note: Note) -> Conversation:
@@ -25,8 +27,8 @@ def guard(talk: Conversation, form: IdForm, note: Note) -> Conversation:
         for part in turn.parts:
             if isinstance(part, CallPart):
                 signature = part.signature or split(part.call_id)[1]
-                arguments = _object_text(part.arguments, note) if part.kind == "function" else part.arguments
-                part = CallPart(ids.of_call(part.call_id), part.name, arguments, part.kind, signature)
+                arguments = object_text(part.arguments, note)  # free text of a custom tool is none, either
+                part = CallPart(ids.of_call(part.call_id), part.name, arguments, signature=signature)
                 ids.names[part.call_id] = part.name
             elif isinstance(part, ResultPart):
                 call_id = ids.of_result(part.call_id)
@@ -54,7 +56,7 @@ def guard_chat_body(body: dict[str, Any], note: Note) -> dict[str, Any]:
         isinstance(m, dict) and (m.get("tool_calls") or m.get("role") == "tool") for m in messages
     ):
         return body
-    ids = CallIds(IdForm(40, r"\s\S"), note)  # OpenAI refuses longer ones; others take what they are given
+    ids = CallIds(IdForm(1 << 20, r"\s\S"), note)  # the backend's own: they come back as they are
     out: list[Any] = []
     changed = False
     for message in messages:
@@ -86,15 +88,16 @@ def _guard_chat_message(message: dict[str, Any], ids: CallIds, note: Note) -> di
 
 
 def _guard_chat_call(call: Any, ids: CallIds, note: Note) -> Any:
-    if not isinstance(call, dict) or not isinstance(call.get("id"), str):
+    if not isinstance(call, dict):
         return call
     new = call
-    call_id = ids.of_call(call["id"])
-    if call_id != call["id"]:
-        new = {**new, "id": call_id}
+    if isinstance(call.get("id"), str):
+        call_id = ids.of_call(call["id"])
+        if call_id != call["id"]:
+            new = {**new, "id": call_id}
     function = call.get("function")
     if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-        text = _object_text(function["arguments"], note)
+        text = object_text(function["arguments"], note)
         if text != function["arguments"]:
             new = {**new, "function": {**function, "arguments": text}}
     return new
@@ -140,14 +143,14 @@ class CallIds:
         return "call_" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def _object_text(arguments: str, note: Note) -> str:
+def object_text(arguments: str, note: Note) -> str:
     """`arguments` if they are the text of a JSON object; none at all are `{}`; else the text of {"_raw": arguments}."""
     if not arguments.strip():
         return "{}"
     try:
-        if isinstance(load(arguments.encode("utf-8", "surrogatepass")), dict):
+        if isinstance(orjson.loads(arguments), dict) and not doubled_keys(arguments.encode()):
             return arguments
-    except NotJson:
+    except ValueError:  # no JSON, NaN, half a character ...
         pass
     note(Quirk.HISTORY_ARGS_WRAPPED)
     return dump({"_raw": arguments}).decode()

@@ -80,7 +80,8 @@ class JudgedCall:
     """A call of the finished reply: who it is towards the client, its verdict, and whether it was sent.
 
     `index` counts the choice's calls, withheld ones too; `sent_index` is the index on the wire, None if withheld.
-    `key` is its place among the reply's blocks, where the upstream's dialect numbers them.
+    `key` is its place among the reply's blocks, where the upstream's dialect numbers them; `format` the markup that it
+    was found in, if it came as text; `begun`: it was sent while it was written.
     `text` is the arguments as they may be delivered; for a faulty call the characters as they came.
     """
 
@@ -98,3 +99,5 @@ class JudgedCall:
     function_extra: dict[str, Any] = field(default_factory=dict)
     sent_index: int | None = None
     key: int | None = None
+    format: str = ""
+    begun: bool = False

@@ -78,6 +78,8 @@ class Record:
     verdicts: list[Verdict] = field(default_factory=list)
     quirks: list[Quirk] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
+    recovered: list[str] = field(default_factory=list)  # the markup of each call that came as text
+    refused: dict[tuple[str, str], int] = field(default_factory=dict)  # (markup, rule): candidates that stayed text
     reask: str = ""  # corrected | exhausted | failed; "": the model was not asked again
     usage: dict[str, object] | None = None
     upstream_events: int = 0

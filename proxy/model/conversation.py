@@ -20,12 +20,14 @@ class TextPart:
 
 @dataclass(slots=True)
 class ImagePart:
-    """Either `url` (http, https: never fetched by the proxy) or `data` (base64) with its `media_type`."""
+    """Either `url` (http, https: never fetched by the proxy) or `data` (base64) with its `media_type`. `where` names
+    the client's own field, for errors."""
 
     url: str = ""
     media_type: str = ""
     data: str = ""
     detail: str | None = None
+    where: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -82,7 +84,8 @@ class ToolDeclaration:
 @dataclass(slots=True)
 class Options:
     """Sampling and limits; None: not said. `reasoning_effort` is none, minimal, low, medium, high ...;
-    `reasoning_budget` tokens. `output_schema` is a JSON Schema for the answer, {} for any JSON object."""
+    `reasoning_budget` tokens. `output_schema` is a JSON Schema for the answer, {} for any JSON object; `output_strict`
+    says whether the model is to be held to it, where a dialect leaves that open."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -96,6 +99,7 @@ class Options:
     reasoning_budget: int | None = None
     output_schema: dict[str, Any] | None = None
     output_schema_name: str = "answer"
+    output_strict: bool | None = None
     user: str | None = None
 
 

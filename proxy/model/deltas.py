@@ -40,7 +40,8 @@ class CallDelta:
     `key` names the call where the format itself marks calls; None: `assembly` decides by index, id and name.
     `arguments` is a piece of text, or the source characters of a JSON value where `is_object`; `final`: it replaces
     what came before (Responses sends the whole again). `whole`: the format sends calls whole, so that a token limit
-    never cuts one (Gemini, Ollama). `unfinished`: the upstream itself marks the call as cut. `signature`: a Gemini
+    never cuts one (Gemini, Ollama). `quiet`: told at the end about an earlier call, so that it does not make that call
+    the one in progress. `unfinished`: the upstream itself marks the call as cut. `signature`: a Gemini
     thought signature, which has to come back with the call.
     """
 
@@ -55,6 +56,7 @@ class CallDelta:
     whole: bool = False
     final: bool = False
     unfinished: bool = False
+    quiet: bool = False
     signature: str | None = None
     extra: dict[str, Any] | None = None
     function_extra: dict[str, Any] | None = None
@@ -151,6 +153,7 @@ FINISH_WORDS: dict[str, str] = {
     "tool_use": "tool_calls",
     "length": "length",
     "max_tokens": "length",
+    "max_output_tokens": "length",
     "model_length": "length",
     "model_context_window_exceeded": "length",
     "content_filter": "content_filter",

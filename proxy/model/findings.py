@@ -101,6 +101,10 @@ class Quirk(StrEnum):
     SCHEMA_UNCOMPILABLE = "schema_uncompilable"
     REQUIRED_CALL_MISSING = "required_call_missing"
     REASK_REPEAT = "reask_repeat"
+    # calls that came as text
+    LEAKED_AS_TEXT = "leaked_as_text"
+    LEAKED_ECHO = "leaked_echo"
+    MARKUP_RESIDUE = "markup_residue"
     FIELD_NOT_CARRIED = "field_not_carried"
     HISTORY_ARGS_WRAPPED = "history_args_wrapped"
     HISTORY_RESULT_ORPHANED = "history_result_orphaned"
@@ -288,6 +292,15 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     ),
     Quirk.REQUIRED_CALL_MISSING: QuirkRow(
         "tool_choice asked for a call and none came", "backends without tool_choice, Ollama among them"
+    ),
+    Quirk.LEAKED_AS_TEXT: QuirkRow(
+        "the call was written in the text, in the model's own markup", "vLLM, SGLang, Ollama, aggregators"
+    ),
+    Quirk.LEAKED_ECHO: QuirkRow(
+        "the text repeated a call that also came structured; it was removed", "gpt-oss (livekit/agents-js#1632)"
+    ),
+    Quirk.MARKUP_RESIDUE: QuirkRow(
+        "remains of call markup beside a structured call were removed", "Bedrock (DeepSeek), Qwen3-Coder"
     ),
     Quirk.REASK_REPEAT: QuirkRow(
         "asked to correct a call, the model repeated one that was accepted; the repeat was dropped",

@@ -40,15 +40,26 @@ def answer(call: JudgedCall) -> str:
     return _REJECTED[call.verdict].format(path=path, rule=rule)
 
 
-def merge(kept: Sequence[JudgedCall], new: Sequence[JudgedCall]) -> list[JudgedCall]:
-    """The calls that were judged valid before and those of the new turn, numbered anew.
+def merge(before: Sequence[JudgedCall], new: Sequence[JudgedCall]) -> list[JudgedCall]:
+    """The calls as they stand after a further turn, numbered anew.
 
-    A call of the new turn with an equal name and equal arguments is dropped: it would run twice.
+    What was judged valid stays, and so does what a limit had cut. A call of the new turn takes the place of a faulty
+    one, of the same name if there is one; a faulty one that none came for stands. A call with an equal name and equal
+    arguments as a valid one is dropped: it would run twice.
     """
-    fresh = [call for call in new if not any(_same(call, old) for old in kept)]
-    if len(fresh) < len(new) and Quirk.REASK_REPEAT not in kept[0].quirks:
-        kept[0].quirks.append(Quirk.REASK_REPEAT)
-    merged = [*kept, *fresh]
+    kept = [call for call in before if not correctable(call)]
+    faulty = [call for call in before if correctable(call)]
+    valid = [call for call in kept if call.verdict is Verdict.VALID]
+    for call in new:
+        first = next((old for old in valid if _same(call, old)), None)
+        if first is not None:
+            if Quirk.REASK_REPEAT not in first.quirks:
+                first.quirks.append(Quirk.REASK_REPEAT)
+            continue
+        if faulty and call.verdict is not Verdict.INCOMPLETE:
+            faulty.remove(next((old for old in faulty if old.name == call.name), faulty[0]))
+        kept.append(call)
+    merged = [*kept, *faulty]
     for index, call in enumerate(merged):
         call.index = index
     return merged

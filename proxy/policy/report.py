@@ -31,7 +31,7 @@ def report(
         return None
     if annotations == "problems" and not quirks and not asked and not any(_problem(call) for call in calls):
         return None
-    return {"calls": [_entry(call, report_bytes) for call in calls], "quirks": [q.value for q in quirks]}
+    return {"calls": [_entry(call, report_bytes) for call in calls], "quirks": _ordered(quirks)}
 
 
 def _problem(call: JudgedCall) -> bool:
@@ -46,13 +46,20 @@ def _entry(call: JudgedCall, report_bytes: int) -> dict[str, Any]:
         "id": join_surrogates(call.call_id[:_NAME_LIMIT]),
         "name": join_surrogates(call.name[:_NAME_LIMIT]),
         "verdict": call.verdict.value,
-        "quirks": [quirk.value for quirk in call.quirks],
+        "quirks": _ordered(call.quirks),
         "repairs": call.repairs,
         "errors": [],
     }
+    if call.format:
+        entry["format"] = call.format
     if call.error:
         entry["errors"].append({"path": call.error.path, "rule": call.error.rule, "message": call.error.message})
     if call.sent_index is None:
         text = join_surrogates(call.text[: report_bytes + 1])
         entry["arguments"] = text.encode()[:report_bytes].decode("utf-8", "ignore")
     return entry
+
+
+def _ordered(quirks: Sequence[Quirk]) -> list[str]:
+    """In the order of the table: when each was noticed depends on how the bytes were cut."""
+    return [quirk.value for quirk in Quirk if quirk in quirks]

@@ -27,7 +27,8 @@ class BodyReader:
     """Frames out of a body whose kind shows at its first significant byte.
 
     `events`, `lines` and `array`: frames as they come. `document` (JSON) and `page` (HTML): one frame, at the end. A
-    document is limited by `document_limit` (`max_reply_bytes`), an event by `event_limit` (`max_event_bytes`).
+    document is held whole, so `document_limit` is that of what is held (`max_held_bytes`); an event is limited by
+    `event_limit` (`max_event_bytes`).
 
     `framing` is what the dialect's streams may be besides events: JSON lines, or one JSON array (then what begins
     with a bracket is no document). Use `events` where no stream was asked for.
@@ -76,7 +77,7 @@ class BodyReader:
         self._parts.append(data)
         self._size += len(data)
         if self._size > self._document_limit:
-            raise limit_fault("max_reply_bytes", self._document_limit, "the upstream's reply")
+            raise limit_fault("max_held_bytes", self._document_limit, "the upstream's reply, one JSON document,")
         return self._sniff() if self.kind == "unknown" else []
 
     def close(self) -> list[Frame]:

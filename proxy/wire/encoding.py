@@ -33,9 +33,11 @@ class Inflater:
                     if (data[0] & 0x0F) != 8:
                         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
                 if self._inflate.eof:
-                    break  # bytes behind the compressed stream are nothing
+                    if not self._gzip or not data.startswith(b"\x1f\x8b"):
+                        break  # bytes behind the compressed stream are nothing
+                    self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
                 piece = self._inflate.decompress(data, _STEP)
-                data = self._inflate.unconsumed_tail
+                data = self._inflate.unconsumed_tail or self._inflate.unused_data
                 self._out += len(piece)
                 if self._out > self._limit:
                     raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")

@@ -40,6 +40,36 @@ def exact(document: Any, data: bytes) -> Any:
     return document if _LONG_INTEGER.search(data) is None else load(data)
 
 
+def doubled_keys(data: bytes, opaque: frozenset[str] = frozenset()) -> bool:
+    """Whether an object in the document has a key twice, escapes resolved: parsers differ on which one counts.
+
+    What stands under a key of `opaque` (a call's arguments, which are judged by themselves) is not looked into.
+    """
+    flagged: set[int] = set()  # objects with a doubled key in them; all of them live in the value until its end
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs) or any(key not in opaque and _holds(item, flagged) for key, item in pairs):
+            flagged.add(id(value))
+        return value
+
+    try:
+        return _holds(json.loads(decode(data)[0], object_pairs_hook=check), flagged)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _holds(value: Any, flagged: set[int]) -> bool:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict) and id(item) in flagged:
+            return True
+        if isinstance(item, list):
+            waiting += item
+    return False
+
+
 def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     """The documents in one event's data (one, where all is well), and what was odd. Raises NotJson."""
     try:
@@ -63,14 +93,19 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     return found, quirks
 
 
-def first_document(data: bytes) -> tuple[Any, bytes]:
-    """The document that `data` begins with, and the bytes behind it. Raises NotJson."""
+def leading_documents(data: bytes) -> tuple[list[Any], bytes]:
+    """The documents that `data` begins with, and the bytes behind them. Raises NotJson where one of them is broken."""
     text, _ = decode(data)
+    found: list[Any] = []
+    at = _skip_blanks(text, 0)
     try:
-        value, end = _DECODER.raw_decode(text, _skip_blanks(text, 0))
+        while at < len(text) and text[at] in "{[" and not text.startswith("[DONE]", at):
+            value, at = _DECODER.raw_decode(text, at)
+            found.append(value)
+            at = _skip_blanks(text, at)
     except (ValueError, RecursionError) as error:
         raise NotJson(str(error)) from None
-    return value, text[end:].encode("utf-8", "surrogatepass")
+    return found, text[at:].encode("utf-8", "surrogatepass")
 
 
 def _skip_blanks(text: str, at: int) -> int:
@@ -88,11 +123,12 @@ def decode(data: bytes) -> tuple[str, list[Quirk]]:
 
 
 def dump(value: Any) -> bytes:
-    """JSON of `value`. orjson refuses lone surrogates, integers beyond 64 bit and more than 254 levels."""
+    """JSON of `value`. orjson refuses lone surrogates, integers beyond 64 bit and more than 254 levels; halves of
+    characters are joined, or replaced: strict parsers refuse them."""
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return join_surrogates(json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()
 
 
 def one_line(payload: bytes) -> bytes:

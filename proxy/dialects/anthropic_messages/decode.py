@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from proxy.dialects.base import BadEvent, Envelope, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, first_document, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
 from proxy.wire.jsonscan import value_span
-from proxy.wire.sse import Frame, SseDecoder
+from proxy.wire.sse import Frame
 
 _Kind = Literal["text", "thinking", "call", "other"]
 _KINDS: dict[str, _Kind] = {"text": "text", "thinking": "thinking", "tool_use": "call"}
@@ -51,6 +51,7 @@ class MessagesDecoder:
     def __init__(self, note: Callable[[Quirk], None], *, verbatim: bool) -> None:
         self._note = note
         self._verbatim = verbatim
+        self.whole = self.alone = False
         self.envelope: Envelope | None = None  # of message_start; this dialect has no time of creation
         self._blocks: dict[int, _Block] = {}  # by the wire's index
         self._strays: dict[tuple[int, str], _Block] = {}  # for deltas that their block cannot hold
@@ -82,25 +83,18 @@ class MessagesDecoder:
         return out
 
     def feed_document(self, frame: Frame) -> list[Delta]:
-        """The deltas of a whole JSON body, or of JSON lines, or of a document with events behind it."""
-        try:
-            found, quirks = documents(frame.data)
-        except NotJson:
-            try:
-                first, rest = first_document(frame.data)
-            except NotJson as error:
-                raise BadEvent(str(error)) from None
-            events = SseDecoder(len(rest), self._note)
-            out = self._event(first, b"", frame.data)
-            for event in (*events.feed(rest.lstrip()), *events.close()):
-                out += self.feed(event)
-            return out
-        if len(found) == 1 and not quirks:
-            document = found[0]
+        """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
+        found, frames = read_document(frame.data, self._note)
+        self.alone = len(found) == 1 and not frames
+        out: list[Delta] = []
+        for document in found:
             if isinstance(document, list) and document and isinstance(document[0], dict):
                 document = document[0]  # some gateways wrap their error in a list
-            return self._event(document, b"", frame.data)
-        return self.feed(frame)
+            self.whole = self.whole or (isinstance(document, dict) and document.get("type") == "message")
+            out += self._event(document, b"", frame.data if len(found) == 1 else None)
+        for event in frames:
+            out += self.feed(event)
+        return out
 
     def close(self) -> list[Delta]:
         """What was still pending: halves of characters whose other half never came, inputs, usage."""

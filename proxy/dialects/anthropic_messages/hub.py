@@ -166,7 +166,7 @@ class _Reader:
             elif kind == "document":
                 parts += self._document(block, at)
             else:
-                raise _unsupported(f"{at} ({kind})" if isinstance(kind, str) else at, at)
+                raise _unsupported(f"{at} ({kind[:80]!r})" if isinstance(kind, str) else at, at)
         return parts
 
     def _image(self, source: Any, where: str) -> ImagePart:
@@ -174,7 +174,7 @@ class _Reader:
         if kind == "base64" and isinstance(source.get("data"), str):
             return ImagePart(media_type=str(source.get("media_type") or "image/png"), data=source["data"])
         if kind == "url" and isinstance(source.get("url"), str):
-            return ImagePart(url=source["url"])
+            return ImagePart(url=source["url"], where=f"{where}.url")
         raise _unsupported(where)
 
     def _document(self, block: dict[str, Any], where: str) -> list[TextPart | ImagePart]:
@@ -203,7 +203,7 @@ class _Reader:
         for position, entry in enumerate(sequence_of(value)):
             where = f"tools[{position}]"
             if entry.get("type") not in OWN_TOOLS:
-                raise _unsupported(f"{where} ({str(entry['type'])[:80]})", where)
+                raise _unsupported(f"{where} ({str(entry['type'])[:80]!r})", where)
             for key in entry.keys() - {"type", "name", "description", "input_schema", "strict"}:
                 self._lose(f"tools.{key}")
             description, strict = entry.get("description"), entry.get("strict")
@@ -256,8 +256,9 @@ def write_conversation(talk: Conversation, model: str) -> bytes:
         raise _unsupported("n")
     if talk.options.output_schema == {}:
         raise _unsupported("response_format (json_object)", "response_format")
-    if any(tool.kind == "custom" for tool in talk.tools):
-        raise _unsupported("tools (custom)", "tools")
+    for position, tool in enumerate(talk.tools):
+        if tool.kind == "custom":
+            raise _unsupported(f"tools[{position}] (custom)", f"tools[{position}]")
     body: dict[str, Any] = {"model": model, "messages": _messages(talk)}
     told = (part for turn in talk.turns if turn.role in ("system", "developer") for part in turn.parts)
     system = [block for part in told for block in _blocks(part, talk)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.dialects.base import IdForm, Note, sequence_of
-from proxy.dialects.history import CallIds
+from proxy.dialects.history import CallIds, object_text
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.findings import Quirk
@@ -18,7 +18,7 @@ ID_FORM = IdForm(64, "a-zA-Z0-9_-")
 HEADERS = (("anthropic-version", "2023-06-01"),)
 """What an upstream wants besides the key. A client's own anthropic-version and anthropic-beta go before it."""
 
-OWN_TOOLS = frozenset({None, "custom"})
+OWN_TOOLS = (None, "custom")
 """Values of a tool's `type` that mean a tool of the client's own; any other names one that Anthropic defines."""
 
 
@@ -173,9 +173,10 @@ def _guard_block(block: Any, ids: CallIds, note: Note) -> list[Any]:
         call_id = ids.of_call(block["id"])
         if call_id != block["id"]:
             block = {**block, "id": call_id}
-        if not isinstance(block.get("input"), dict):
-            note(Quirk.HISTORY_ARGS_WRAPPED)
-            block = {**block, "input": {"_raw": block.get("input")}}
+        given = block.get("input")
+        if not isinstance(given, dict):
+            source = given if isinstance(given, str) else "" if given is None else dump(given).decode()
+            block = {**block, "input": load(object_text(source, note).encode("utf-8", "surrogatepass"))}
     elif kind == "tool_result" and isinstance(block.get("tool_use_id"), str):
         found = ids.of_result(block["tool_use_id"])
         if found is None:

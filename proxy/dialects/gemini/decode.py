@@ -64,6 +64,8 @@ class GeminiDecoder:
     def __init__(self, choices: int, note: Callable[[Quirk], None]) -> None:
         self._choices = choices
         self._note = note
+        self.whole = True  # what feed_document takes without an error is a whole reply
+        self.alone = False
         self.envelope: Envelope | None = None  # responseId and modelVersion; this dialect has no time of creation
         self._halves: Halves[tuple[int, bool]] = Halves(note)
         self._streamed: dict[int, _Streamed] = {}  # by choice
@@ -175,7 +177,7 @@ class GeminiDecoder:
         content = candidate.get("content")
         parts = sequence_of(content.get("parts")) if isinstance(content, dict) else ()
         pieces = [Piece(choice)]
-        calls: list[CallDelta] = []
+        behind: list[Delta] = []  # calls, and the thoughts between and behind them
         sources: list[str] | None = None
         for number, part in enumerate(parts):
             if not isinstance(part, dict):
@@ -184,14 +186,14 @@ class GeminiDecoder:
             if isinstance(call, dict):
                 if sources is None and ("args" in call or "partialArgs" in call):
                     sources = source.parts(position)
-                calls += self._call(choice, part, call, sources[number] if sources is not None else "{}")
+                behind += self._call(choice, part, call, sources[number] if sources is not None else "{}")
             else:
-                self._prose(pieces, part)
+                self._prose(pieces, behind, part)
         said = [piece for piece in pieces if piece.text or piece.reasoning or piece.delta]
         self._seen.add(choice)
-        if said or calls:
+        if said or behind:
             self._begun.add(choice)
-        return [*(said or pieces), *calls, *self._end(choice, candidate)]
+        return [*(said or ([] if behind else pieces)), *behind, *self._end(choice, candidate)]
 
     def _choice(self, index: Any, position: int) -> int:
         if index is None:
@@ -205,9 +207,9 @@ class GeminiDecoder:
         self._note(Quirk.CHOICE_INDEX_IGNORED)
         return 0
 
-    def _prose(self, pieces: list[Piece], part: dict[str, Any]) -> None:
-        """Add a part that is no call to the last of `pieces`. Thoughts behind a call are a piece of their own, with a
-        place among the calls, and so is what has a signature."""
+    def _prose(self, pieces: list[Piece], behind: list[Delta], part: dict[str, Any]) -> None:
+        """Add a part that is no call to the last of `pieces`, or a thought behind a call, with its place, to `behind`.
+        What has a signature is a piece of its own."""
         piece = pieces[-1]
         text = part.get("text")
         thought = part.get("thought") is True
@@ -217,7 +219,7 @@ class GeminiDecoder:
                 piece.text += text
             elif text and piece.choice in self._called:
                 piece = Piece(piece.choice, reasoning=text, order=self._next())
-                pieces.append(piece)
+                behind.append(piece)
             else:
                 piece.reasoning += text
         elif any(key not in _BESIDE for key in part):
@@ -225,7 +227,7 @@ class GeminiDecoder:
         signature = _text(part.get("thoughtSignature"))
         if signature is not None:
             piece.delta = _extra(signature)
-        if piece.delta or piece.order is not None:
+        if piece.delta and piece.order is None:
             pieces.append(Piece(piece.choice))
 
     def _end(self, choice: int, candidate: dict[str, Any]) -> list[Delta]:

@@ -22,6 +22,7 @@ from proxy.model.conversation import (
     Part,
     ResultPart,
     TextPart,
+    ThinkingPart,
     ToolDeclaration,
     Turn,
 )
@@ -47,6 +48,11 @@ def path(model: str, stream: bool) -> str:
 def write_conversation(talk: Conversation, model: str) -> bytes:
     """The body. Raises Fault (UNSUPPORTED_FIELD) for image URLs and custom tools."""
     system = [{"text": p.text} for t in talk.turns if _is_system(t) for p in t.parts if isinstance(p, TextPart)]
+    places = [_is_system(turn) for turn in talk.turns]
+    if places != sorted(places, reverse=True):
+        talk.lost.append("system")  # its place in the dialogue
+    if any(isinstance(part, ThinkingPart) for turn in talk.turns for part in turn.parts):
+        talk.lost.append("thinking")  # what counts of it is the signature
     contents = _contents([turn for turn in talk.turns if not _is_system(turn)])
     body: dict[str, Any] = {"contents": contents}
     if system and contents:
@@ -54,7 +60,8 @@ def write_conversation(talk: Conversation, model: str) -> bytes:
     elif system:
         body["contents"] = [{"role": "user", "parts": system}]  # contents must not be empty
     if talk.tools:
-        body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in talk.tools]}]
+        declared = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(talk.tools)]
+        body["tools"] = [{"functionDeclarations": declared}]
         calling = _calling(talk.tool_choice)
         if calling:
             body["toolConfig"] = {"functionCallingConfig": calling}
@@ -107,7 +114,7 @@ def _add(contents: list[dict[str, Any]], role: str, parts: list[dict[str, Any]])
 
 
 def _model_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Text and calls; thoughts are not sent back: what counts of them is the signature."""
+    """Text and calls; thoughts are not sent back."""
     out: list[dict[str, Any]] = []
     signature: str | None = _DUMMY_SIGNATURE
     for part in parts:
@@ -133,16 +140,16 @@ def _shown(part: TextPart | ImagePart) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"text": part.text}
     if part.url:
-        raise _unsupported("image_url", "an image by its URL; send the image itself, as a data: URL with base64")
+        raise _unsupported(part.where, "an image by its URL: send the image itself, in base64")
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
 
 
 # --- tools and options -------------------------------------------------------------------------------------------
 
 
-def _tool(tool: ToolDeclaration) -> dict[str, Any]:
+def _tool(tool: ToolDeclaration, where: str) -> dict[str, Any]:
     if tool.kind == "custom":
-        raise _unsupported("tools", f"the custom tool {tool.name[:80]!r}")
+        raise _unsupported(where, f"the custom tool {tool.name[:80]!r}")
     declaration: dict[str, Any] = {"name": tool.name}
     if tool.description:
         declaration["description"] = tool.description

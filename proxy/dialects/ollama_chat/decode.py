@@ -33,6 +33,8 @@ class OllamaDecoder:
 
     def __init__(self, note: Callable[[Quirk], None]) -> None:
         self._note = note
+        self.whole = True  # what feed_document takes without an error is a whole reply
+        self.alone = False
         self.envelope: Envelope | None = None  # the model; this dialect's replies have no id
         self._halves: Halves[bool] = Halves(note)
         self._count = 0

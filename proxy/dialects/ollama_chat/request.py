@@ -112,7 +112,7 @@ def _joined(parts: Any) -> str:
 
 def _picture(image: ImagePart) -> str:
     if image.url:
-        raise _unsupported("image_url", "an image by its URL", "send the image itself, as a data: URL with base64")
+        raise _unsupported(image.where, "an image by its URL: send the image itself, in base64")
     return image.data
 
 
@@ -126,12 +126,16 @@ def _tools(talk: Conversation) -> list[dict[str, Any]]:
         talk.lost.append("parallel_tool_calls")
     if choice.mode == "none":
         return []
-    return [_tool(tool) for tool in talk.tools if choice.names is None or tool.name in choice.names]
+    return [
+        _tool(tool, f"tools[{position}]")
+        for position, tool in enumerate(talk.tools)
+        if choice.names is None or tool.name in choice.names
+    ]
 
 
-def _tool(tool: ToolDeclaration) -> dict[str, Any]:
+def _tool(tool: ToolDeclaration, where: str) -> dict[str, Any]:
     if tool.kind == "custom":
-        raise _unsupported("tools", f"the custom tool {tool.name[:80]!r}")
+        raise _unsupported(where, f"the custom tool {tool.name[:80]!r}")
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description
@@ -163,6 +167,5 @@ def _think(options: Options) -> bool | str | None:
     return _LEVELS.get(options.reasoning_effort, True)
 
 
-def _unsupported(param: str, what: str, advice: str = "") -> Fault:
-    detail = f"{param}: an Ollama backend cannot be given {what}"
-    return Fault(FaultKind.UNSUPPORTED_FIELD, f"{detail}; {advice}" if advice else detail, param=param)
+def _unsupported(param: str, what: str) -> Fault:
+    return Fault(FaultKind.UNSUPPORTED_FIELD, f"{param}: an Ollama backend cannot be given {what}", param=param)

@@ -9,16 +9,17 @@ nothing in its bytes could be read as a call by a parser that treats doubled or 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from proxy.dialects.base import BadEvent, Envelope
+from proxy.dialects.base import BadEvent, Envelope, read_document
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, dump, exact, first_document, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, doubled_keys, dump, exact, join_surrogates, load
 from proxy.wire.jsonscan import value_span
-from proxy.wire.sse import Frame, SseDecoder
+from proxy.wire.sse import Frame
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "base_resp", "wholecall"})
@@ -28,7 +29,8 @@ _ENTRY = frozenset({"index", "id", "type", "function", "custom"})
 _FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 _PADDING = frozenset({"obfuscation", "p"})
 _MAX_CHOICES = 128
-_KEY_LEGACY = -1
+_OPAQUE = frozenset({"arguments", "input"})
+_MAX_ENTRIES = 1_000_000  # of one message: keys of a plain reply's calls count in steps of this from choice to choice
 
 
 class ChatDecoder:
@@ -39,6 +41,7 @@ class ChatDecoder:
         self._choices = choices
         self._verbatim = verbatim
         self._note = note
+        self.whole = self.alone = False
         self.envelope: Envelope | None = None  # id, created, model of the first event that has them
         self._first_doc: dict[str, Any] = {}
         self._last_doc: dict[str, Any] = {}
@@ -66,22 +69,15 @@ class ChatDecoder:
         return self._document(document, data)
 
     def feed_document(self, frame: Frame) -> list[Delta]:
-        """The deltas of a whole JSON body, or of JSON lines, or of a document with events behind it."""
-        try:
-            found, quirks = documents(frame.data)
-        except NotJson:
-            try:
-                first, rest = first_document(frame.data)
-            except NotJson as error:
-                raise BadEvent(str(error)) from None
-            events = SseDecoder(len(rest), self._note)
-            out = self._whole(first, frame.data)
-            for event in (*events.feed(rest.lstrip()), *events.close()):
-                out += self.feed(event)
-            return out
-        if len(found) == 1 and not quirks:
-            return self._whole(found[0], frame.data)
-        return self._several(found, quirks)
+        """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
+        found, frames = read_document(frame.data, self._note)
+        self.alone = len(found) == 1 and not frames
+        out: list[Delta] = []
+        for document in found:
+            out += self._whole(document, frame.data if len(found) == 1 else None)
+        for event in frames:
+            out += self.feed(event)
+        return out
 
     def _tolerant(self, data: bytes) -> list[Delta]:
         """An event that a strict parser refuses: lone halves of characters, several documents, or no JSON."""
@@ -132,10 +128,11 @@ class ChatDecoder:
             document = document[0]  # some gateways wrap their error in a list
         if isinstance(document, dict) and isinstance(document.get("choices"), list):
             plain = [c for c in document["choices"] if isinstance(c, dict) and isinstance(c.get("message"), dict)]
-            if plain and not any("delta" in c for c in plain):
+            if plain and not any(isinstance(c.get("delta"), dict) for c in plain):
                 failure = _failure(document)
                 if failure:
                     return [failure]
+                self.whole = True
                 return self._take_apart(document, data, plain=True)
         return self._document(document, data)
 
@@ -173,11 +170,11 @@ class ChatDecoder:
         if document.get("usage") is not None or "usage" in choice or "role" in delta or "function_call" in delta:
             return None
         if "tool_calls" in delta:
-            return self._fast_fragment(document, choice, delta, index)
+            return self._fast_fragment(document, choice, delta, index, data)
         return self._fast_text(document, index, delta, data) if self._verbatim else None
 
     def _fast_fragment(
-        self, document: dict[str, Any], choice: dict[str, Any], delta: dict[str, Any], index: int
+        self, document: dict[str, Any], choice: dict[str, Any], delta: dict[str, Any], index: int, data: bytes
     ) -> CallDelta | None:
         try:
             (entry,) = delta["tool_calls"]
@@ -187,6 +184,8 @@ class ChatDecoder:
             return None
         if len(delta) != 1 or len(entry) != 2 or len(function) != 1 or type(place) is not int or place < 0:
             return None
+        if data.count(b"_call") != 1 or data.count(b'"arguments"') != 1 or b"\\u00" in data:
+            return None  # a doubled or an escaped key
         if type(arguments) is not str or not arguments or len(choice) > 3 + (choice.get("logprobs", 0) is None):
             return None
         if not document.keys() <= _ENVELOPE and not all(
@@ -197,8 +196,10 @@ class ChatDecoder:
         return CallDelta(index, index=place, arguments=arguments)
 
     def _fast_text(self, document: dict[str, Any], index: int, delta: dict[str, Any], data: bytes) -> Piece | None:
-        if b"tool_calls" in data or b"function_call" in data or b"\\u00" in data or b"\n" in data:
-            return None  # read in another way, the payload could hold a call
+        # tool_calls or function_call, as such or with escapes: read in another way, the payload could hold a call.
+        # (One search for the rarest common part: searching for each costs as much as parsing.)
+        if b"_call" in data or b"\\u00" in data or b"\n" in data:
+            return None
         text = delta.get("content") or ""
         if text:
             if type(text) is not str:
@@ -226,7 +227,7 @@ class ChatDecoder:
         extra = {k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING}
         news = {k: v for k, v in extra.items() if not self._known(k, v)}
         if not isinstance(choices, list):
-            if isinstance(usage, dict):
+            if isinstance(usage, dict) and usage:
                 out.append(UsageDelta(usage, usage_counts(usage), extra))
             else:
                 self._note(Quirk.FOREIGN_EVENT)
@@ -291,8 +292,13 @@ class ChatDecoder:
                     self._note(Quirk.MESSAGE_FOR_DELTA)
             else:
                 self._note(Quirk.MESSAGE_BESIDE_DELTA)
+        if isinstance(delta, str):
+            delta = {"content": delta}
+            self._note(Quirk.CONTENT_PARTS)
         if not isinstance(delta, dict):
             delta = {}
+        if data is not None and (delta.get("tool_calls") or delta.get("function_call")) and doubled_keys(data, _OPAQUE):
+            raise BadEvent("a call in an event with a doubled key: parsers differ on which one counts")
         choice_extra = {
             k: v for k, v in choice.items() if k not in _CHOICE and k not in _PADDING and (plain or v is not None)
         }
@@ -305,7 +311,7 @@ class ChatDecoder:
         elif piece.delta:
             piece.top_extra = news
         out: list[Delta] = [piece]
-        out += self._calls(index, delta, data, ("choices", position, where), plain=plain)
+        out += self._calls(index, delta, data, ("choices", position, where), position if plain else None)
         if ends:
             assert isinstance(reason, str)
             if reason not in _FINISH_REASONS:
@@ -339,9 +345,7 @@ class ChatDecoder:
         thinking = ""
         if content is not None and not isinstance(content, str) and content != []:
             self._note(Quirk.CONTENT_PARTS)
-            content, thinking, rest = _split_parts(content if isinstance(content, list) else [content])
-            if rest:
-                left["content_parts"] = rest
+            content, thinking = _split_parts(content if isinstance(content, list) else [content])
         text = self._whole_characters(index, "content", content) if isinstance(content, str) and content else ""
         for key, value in delta.items():
             if key in _CALLS or key in _PADDING or (not plain and value in (None, "", [])):
@@ -378,27 +382,40 @@ class ChatDecoder:
     # --- calls -------------------------------------------------------------------------------------------------
 
     def _calls(
-        self, choice: int, delta: dict[str, Any], data: bytes | None, path: tuple[str | int, ...], *, plain: bool
+        self,
+        choice: int,
+        delta: dict[str, Any],
+        data: bytes | None,
+        path: tuple[str | int, ...],
+        block: int | None,
     ) -> list[CallDelta]:
+        """`block` is the place of a plain reply's choice: there each entry is a call of its own, whatever choice the
+        reply then counts it to. None: deltas of a stream."""
+        base = None if block is None else block * _MAX_ENTRIES
         entries = delta.get("tool_calls")
         legacy = delta.get("function_call")
         out: list[CallDelta] = []
         at: tuple[str | int, ...] = (*path, "tool_calls")
         if isinstance(entries, dict):
             self._note(Quirk.TOOL_CALLS_OBJECT)
-            out.append(self._entry(choice, entries, data, at, 0, plain=plain))
+            out.append(self._entry(choice, entries, data, at, base))
         elif isinstance(entries, list):
             for position, entry in enumerate(entries):
                 if isinstance(entry, dict):
-                    out.append(self._entry(choice, entry, data, (*at, position), position, plain=plain))
+                    key = None if base is None else base + position
+                    out.append(self._entry(choice, entry, data, (*at, position), key))
+                elif entry:
+                    raise BadEvent("an entry of tool_calls that is no object")
                 else:
                     self._note(Quirk.PHANTOM_CALL)
+        elif entries:
+            raise BadEvent("tool_calls that is no list")
         if isinstance(legacy, dict) and any(legacy.get(k) for k in ("name", "arguments")):
-            if out:
+            if any(call.call_id or call.name or call.arguments for call in out):
                 self._note(Quirk.FUNCTION_CALL_ECHO)
             else:
                 self._note(Quirk.LEGACY_FUNCTION_CALL)
-                call = CallDelta(choice, key=_KEY_LEGACY, name=_text(legacy.get("name")))
+                call = CallDelta(choice, key=base, index=0, name=_text(legacy.get("name")))
                 self._arguments(call, legacy.get("arguments"), data, (*path, "function_call", "arguments"))
                 out.append(call)
         return out
@@ -409,13 +426,12 @@ class ChatDecoder:
         entry: dict[str, Any],
         data: bytes | None,
         path: tuple[str | int, ...],
-        position: int,
-        *,
-        plain: bool,
+        key: int | None,
     ) -> CallDelta:
+        plain = key is not None
         custom = entry.get("custom")
         function = entry.get("function")
-        call = CallDelta(choice, key=position if plain else None)
+        call = CallDelta(choice, key=key)
         if isinstance(custom, dict) and not isinstance(function, dict):
             body, call.kind, field = custom, "custom", "input"
         elif isinstance(function, dict):
@@ -495,9 +511,23 @@ class ChatDecoder:
         return out
 
 
+def whole_piece(piece: Piece) -> Piece:
+    """A verbatim piece of text or reasoning with its payload taken apart, so that its text can be changed."""
+    assert piece.raw is not None
+    document = load(piece.raw)
+    choice = document["choices"][0]
+    return replace(
+        piece,
+        raw=None,
+        delta={k: v for k, v in choice["delta"].items() if k not in _PADDING and v not in (None, "", [])},
+        choice_extra={k: v for k, v in choice.items() if k not in _CHOICE and k not in _PADDING and v is not None},
+        top_extra={k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING and v is not None},
+    )
+
+
 def finish_meaning(word: str) -> str:
     """stop, tool_calls, length, content_filter, error or unexpected_tool_call for an upstream's own word."""
-    return FINISH_WORDS.get(word.lower(), "stop")
+    return FINISH_WORDS.get(word.strip().lower(), "stop")
 
 
 def usage_counts(usage: dict[str, Any]) -> Usage:
@@ -526,7 +556,11 @@ def _failure(document: dict[str, Any]) -> Failed | None:
     base = document.get("base_resp")  # MiniMax
     if isinstance(base, dict) and base.get("status_code") not in (None, 0, "0", "", 1000):
         return Failed(str(base.get("status_msg") or "the upstream reported an error"), str(base["status_code"]))
-    if isinstance(document.get("choices"), list):
+    choices = document.get("choices")
+    if isinstance(choices, list):
+        own = next((c["error"] for c in choices if isinstance(c, dict) and isinstance(c.get("error"), dict)), None)
+        if own:  # OpenRouter
+            return Failed(_message(own) or "the upstream reported an error", _code(own), own)
         return None
     if document.get("object") == "error" or document.get("type") == "error" or "detail" in document:
         return Failed(_message(document) or "the upstream reported an error", _code(document))
@@ -573,24 +607,21 @@ def _code(document: dict[str, Any]) -> str | None:
     return None
 
 
-def _split_parts(parts: list[Any]) -> tuple[str, str, list[Any]]:
-    """Content given as typed parts (Mistral): text, thinking, and parts of any other type."""
+def _split_parts(parts: list[Any]) -> tuple[str, str]:
+    """Content given as typed parts (Mistral): text and thinking."""
     text: list[str] = []
     thinking: list[str] = []
-    rest: list[Any] = []
     for part in parts:
         if isinstance(part, (str, int, float)):
             text.append(part if isinstance(part, str) else dump(part).decode())
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            text.append(part["text"])
         elif isinstance(part, dict) and "thinking" in part:
             inner = part["thinking"]
             thinking.append(
                 inner if isinstance(inner, str) else _split_parts(inner)[0] if isinstance(inner, list) else ""
             )
-        else:
-            rest.append(part)
-    return "".join(text), "".join(thinking), rest
+        elif isinstance(part, dict):
+            text += [part[key] for key in ("text", "content", "refusal") if isinstance(part.get(key), str)]
+    return "".join(text), "".join(thinking)
 
 
 def _text(value: Any) -> str | None:

@@ -57,7 +57,8 @@ def conversation(request: Request) -> Conversation:
     for key, value in body.items():
         if key in _CARRIED or value is None:
             continue
-        if key in _REFUSED and value and value != ["text"]:
+        # web_search_options asks for a search even where it is {}
+        if key in _REFUSED and (value or key == "web_search_options") and value != ["text"]:
             raise _unsupported(key)
         lost.append(key)
     turns = [turn for i, m in enumerate(sequence_of(body.get("messages"))) for turn in _turns(m, f"messages[{i}]")]
@@ -74,10 +75,13 @@ def conversation(request: Request) -> Conversation:
 
 
 def write_conversation(talk: Conversation, model: str) -> bytes:
-    """The hub's form as a chat completion request."""
+    """The hub's form as a chat completion request. Raises Fault (UNSUPPORTED_FIELD) for custom tools; names of what is
+    harmlessly lost go to `talk.lost`."""
     body: dict[str, Any] = {"model": model, "messages": [m for turn in talk.turns for m in _messages(turn)]}
+    if any(isinstance(part, ThinkingPart) for turn in talk.turns for part in turn.parts):
+        talk.lost.append("reasoning of earlier turns")  # some backends refuse it
     if talk.tools:
-        body["tools"] = [_tool(tool) for tool in talk.tools]
+        body["tools"] = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(talk.tools)]
     choice = talk.tool_choice
     if choice.mode == "forced" and choice.names:
         body["tool_choice"] = {"type": "function", "function": {"name": next(iter(choice.names))}}
@@ -93,6 +97,11 @@ def write_conversation(talk: Conversation, model: str) -> bytes:
         body["stream_options"] = {"include_usage": True}
     if talk.choices > 1:
         body["n"] = talk.choices
+    _write_options(talk, body)
+    return dump(body)
+
+
+def _write_options(talk: Conversation, body: dict[str, Any]) -> None:
     options = talk.options
     for key in ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "user"):
         value = getattr(options, key)
@@ -105,12 +114,15 @@ def write_conversation(talk: Conversation, model: str) -> bytes:
         body["stop"] = options.stop
     if options.reasoning_effort is not None:
         body["reasoning_effort"] = options.reasoning_effort
+    if options.reasoning_budget is not None:
+        talk.lost.append("reasoning_budget")
     if options.output_schema == {}:
         body["response_format"] = {"type": "json_object"}
     elif options.output_schema is not None:
-        named = {"name": options.output_schema_name, "schema": options.output_schema}
+        named: dict[str, Any] = {"name": options.output_schema_name, "schema": options.output_schema}
+        if options.output_strict is not None:
+            named["strict"] = options.output_strict
         body["response_format"] = {"type": "json_schema", "json_schema": named}
-    return dump(body)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -189,15 +201,15 @@ def _image(value: Any, where: str) -> ImagePart:
     detail = value.get("detail") if isinstance(value, dict) else None
     if not isinstance(url, str) or not url:
         raise Fault(FaultKind.INVALID_REQUEST, f"{where}.image_url.url is missing", param=where)
-    return image_of(url, detail if isinstance(detail, str) else None)
+    return image_of(url, detail if isinstance(detail, str) else None, f"{where}.image_url")
 
 
-def image_of(url: str, detail: str | None = None) -> ImagePart:
+def image_of(url: str, detail: str | None, where: str) -> ImagePart:
     """An image by its URL; a `data:` URL with base64 becomes its data."""
     head, comma, data = url.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
         return ImagePart(media_type=head[5:-7].partition(";")[0] or "image/png", data=data, detail=detail)
-    return ImagePart(url=url, detail=detail)
+    return ImagePart(url=url, detail=detail, where=where)
 
 
 def _tools(value: Any) -> list[ToolDeclaration]:
@@ -246,6 +258,8 @@ def _options(body: dict[str, Any]) -> Options:
         options.output_schema = named["schema"]
         if isinstance(named.get("name"), str):
             options.output_schema_name = named["name"]
+        if isinstance(named.get("strict"), bool):
+            options.output_strict = named["strict"]
     return options
 
 
@@ -311,7 +325,9 @@ def _written(parts: list[TextPart | ImagePart]) -> str | list[dict[str, Any]]:
     return out
 
 
-def _tool(tool: ToolDeclaration) -> dict[str, Any]:
+def _tool(tool: ToolDeclaration, where: str) -> dict[str, Any]:
+    if tool.kind == "custom":
+        raise _unsupported(where)
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description

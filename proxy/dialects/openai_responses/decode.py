@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from proxy.dialects.base import BadEvent, Envelope, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.dialects.characters import Halves
 from proxy.dialects.openai_responses.items import (
     ANNOTATION,
@@ -37,9 +37,9 @@ from proxy.dialects.openai_responses.items import (
 )
 from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, exact, first_document, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, exact, join_surrogates
 from proxy.wire.jsonscan import value_span
-from proxy.wire.sse import Frame, SseDecoder
+from proxy.wire.sse import Frame
 
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _BEGINNING = frozenset({"response.created", "response.in_progress", "response.queued"})
@@ -86,6 +86,7 @@ class ResponsesDecoder:
     def __init__(self, note: Callable[[Quirk], None], *, own: bool) -> None:
         self._note = note
         self._own = own
+        self.whole = self.alone = False
         self.envelope: Envelope | None = None  # id, created_at and model of the first response object
         self._source: bytes | None = None  # the document in progress, for the characters of values in it
         self._items: list[_Item] = []
@@ -114,19 +115,17 @@ class ResponsesDecoder:
         return out
 
     def feed_document(self, frame: Frame) -> list[Delta]:
-        """The deltas of a whole JSON body, or of a document with events behind it."""
-        try:
-            return self.feed(frame)
-        except BadEvent:
-            pass
-        try:
-            document, rest = first_document(frame.data)
-        except NotJson as error:
-            raise BadEvent(str(error)) from None
-        self._source = frame.data
-        out = self._document(document, "")
-        events = SseDecoder(len(rest), self._note)
-        for event in (*events.feed(rest.lstrip()), *events.close()):
+        """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
+        found, frames = read_document(frame.data, self._note)
+        self.alone = len(found) == 1 and not frames
+        out: list[Delta] = []
+        for document in found:
+            self.whole = self.whole or (isinstance(document, dict) and isinstance(document.get("output"), list))
+            self._source = frame.data if len(found) == 1 else None
+            if self._source is not None:
+                document = exact(document, self._source)
+            out += self._document(document, "")
+        for event in frames:
             out += self.feed(event)
         return out
 
@@ -462,13 +461,14 @@ class ResponsesDecoder:
         """The final items, matched with those that came in events; what did not come yet is given now."""
         out: list[Delta] = []
         left = list(self._items)
+        streamed = "".join("".join(texts) for item in left for texts in item.texts.values())
         for position, entry in enumerate(entries):
             if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
                 continue
             item = self._match(left, position, entry)
             if item is not None:
                 left.remove(item)
-            elif self._was_given(entry):
+            elif streamed and _holds_only(entry, streamed):
                 self._note(Quirk.FINAL_TEXT_DIFFERS)
                 continue
             else:
@@ -484,14 +484,6 @@ class ResponsesDecoder:
         alike = [i for i in left if i.kind == entry["type"] and (not i.name or i.name == entry.get("name"))]
         placed = self._by_index.get(position)
         return placed if placed in alike else alike[0] if alike else None
-
-    def _was_given(self, entry: dict[str, Any]) -> bool:
-        """Whether a message's text was streamed already, under other items than the final response has."""
-        if entry["type"] != "message":
-            return False
-        given = "".join("".join(texts) for item in self._items for texts in item.texts.values())
-        texts = [p.get("text") for p in sequence_of(entry.get("content")) if isinstance(p, dict)]
-        return bool(given) and all(not isinstance(text, str) or text in given for text in texts)
 
     def _unused_first(self) -> list[Delta]:
         """Arguments that stood in the announcement alone."""
@@ -578,6 +570,14 @@ def _said(delta: CallDelta) -> list[Delta]:
     """Nothing where a delta says nothing new: an empty one would make its call the one in progress."""
     news = delta.call_id or delta.name or delta.arguments or delta.extra or delta.unfinished
     return [delta] if news else []
+
+
+def _holds_only(entry: dict[str, Any], streamed: str) -> bool:
+    """Whether a message's text was streamed already, under other items than the final response has."""
+    if entry["type"] != "message":
+        return False
+    texts = [p.get("text") for p in sequence_of(entry.get("content")) if isinstance(p, dict)]
+    return all(not isinstance(text, str) or text in streamed for text in texts)
 
 
 def _is_other_part(part: Any) -> bool:

@@ -36,6 +36,7 @@ from proxy.dialects.openai_responses.items import (
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall
 from proxy.model.deltas import FinishDelta, Piece, Usage, UsageDelta
+from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.wire.jsondoc import dump, join_surrogates, one_line
 
@@ -135,6 +136,9 @@ class ResponsesEncoder:
         self._call_texts: list[str] = []
         self._closed: set[int] = set()
         self._waiting: dict[int, list[dict[str, Any]]] = {}
+        self._blank: list[dict[str, Any]] = []  # white space that a message item would begin with
+        self._blank_dropped = False
+        self._called = False
         self._own_key = -1  # below those of an upstream
         self._usage: dict[str, Any] | None = None
         self._incomplete: dict[str, Any] | None = None
@@ -151,7 +155,9 @@ class ResponsesEncoder:
         return self._given()
 
     def call_head(self, call: JudgedCall) -> bytes:
+        self._called = True
         self._close_all()
+        self._drop_blank()
         kind = CUSTOM_CALL if call.kind == "custom" else FUNCTION_CALL
         extra = call.extra if self._same else {}
         self._call_id = self._item_id(kind.item, extra.get("id"))
@@ -190,7 +196,12 @@ class ResponsesEncoder:
         if reason in ("length", "content_filter"):
             word = "max_output_tokens" if reason == "length" else reason
             self._incomplete = details if isinstance(details, dict) else {"reason": word}
+        if self._called:
+            self._drop_blank()
+        if report is not None and self._blank_dropped and Quirk.BLANK_TEXT_DROPPED.value not in report["quirks"]:
+            report = {**report, "quirks": [*report["quirks"], Quirk.BLANK_TEXT_DROPPED.value]}
         self._report = report
+        self._enter_blank()
         self._close_all("incomplete" if self._incomplete else "completed")
         return self._given()
 
@@ -226,7 +237,7 @@ class ResponsesEncoder:
             events = [*sequence_of(piece.delta.get("content")), *sequence_of(piece.delta.get("events"))]
             if events or not piece.text:
                 return events
-        last = self._item.kind if self._item is not None else ""
+        last = self._item.kind if self._item is not None else "message" if self._blank else ""
         events = []
         for kind, text in ((SUMMARY_TEXT, piece.reasoning), (OUTPUT_TEXT, piece.text), (REFUSAL, piece.refusal)):
             if text:
@@ -272,19 +283,46 @@ class ResponsesEncoder:
             for event in self._waiting.pop(min(self._waiting)):
                 self._take(event)
 
+    def _is_blank(self, key: int, event: dict[str, Any]) -> bool:
+        """Hold back the white space that a message begins with: it may be all of it, before a call. What was held of
+        this item goes out with the first visible text."""
+        if event["delta"].isspace() and all(blank["output_index"] == key for blank in self._blank):
+            self._blank.append(event)
+            return True
+        self._enter_blank(key)
+        return False
+
+    def _drop_blank(self) -> None:
+        self._blank_dropped = self._blank_dropped or bool(self._blank)
+        self._blank = []
+
+    def _enter_blank(self, key: int | None = None) -> None:
+        """White space beside no call is the upstream's own text after all; the item stays open if it is `key`."""
+        blank, self._blank = self._blank, []
+        for event in blank:
+            if self._item is None:
+                self._open(event["output_index"], {"type": OUTPUT_TEXT.item})
+            self._delta(event["output_index"], OUTPUT_TEXT, event)
+        if blank and blank[0]["output_index"] != key:
+            self._close({}, "completed")
+
     def _open(self, key: int, head: dict[str, Any]) -> _Item:
+        if self._blank and head["type"] != OUTPUT_TEXT.item:
+            self._enter_blank()
         kind = head["type"]
         item_id = self._item_id(kind, head.get("id"))
         head = {**_DEFAULT_HEADS.get(kind, {}), **head, "id": item_id}
         if kind == "message":
             head |= {"status": "in_progress", "content": []}
         elif kind == "reasoning":
-            head |= {"summary": []}
+            head |= {"summary": []} | ({"content": []} if head.get("content") else {})
         self._item = _Item(key, item_id, head)
         self._emit(ITEM_ADDED, output_index=len(self._output), item=head)
         return self._item
 
     def _delta(self, key: int, kind: TextKind, event: dict[str, Any]) -> None:
+        if self._item is None and kind is OUTPUT_TEXT and self._is_blank(key, event):
+            return
         item = self._item or self._open(key, {"type": kind.item})
         index = event[kind.index]
         if item.part is None or (item.part.kind, item.part.index) != (kind, index):

@@ -92,6 +92,8 @@ class _Reader:
                     self._result(item, where)
                 case "reasoning":
                     self._thinking(item)
+                case "item_reference":
+                    raise _unsupported(where, "the backend stores no items: send the item itself (store: false)")
                 case kind:
                     raise _unsupported(where, f"an item of type {str(kind)[:60]!r} means nothing to this backend")
 
@@ -170,7 +172,7 @@ def _image(part: dict[str, Any], where: str) -> ImagePart:
     url = part["image_url"]
     detail = part.get("detail") if isinstance(part.get("detail"), str) else None
     if not url.startswith("data:"):
-        return ImagePart(url=url, detail=detail)
+        return ImagePart(url=url, detail=detail, where=f"{where}.image_url")
     head, comma, data = url[5:].partition(",")
     media_type, _, encoding = head.partition(";")
     if not comma or not encoding.endswith("base64"):
@@ -247,6 +249,8 @@ def _format(value: Any, options: Options) -> None:
         options.output_schema = value["schema"]
         if isinstance(value.get("name"), str):
             options.output_schema_name = value["name"]
+        if isinstance(value.get("strict"), bool):
+            options.output_strict = value["strict"]
     elif kind not in (None, "text"):
         raise _unsupported("text.format", f"the format {str(kind)[:60]!r} does not cross dialects")
 
@@ -385,6 +389,8 @@ def _written_options(talk: Conversation) -> dict[str, Any]:
         form: dict[str, Any] = {"type": "json_object"}
         if options.output_schema:
             form = {"type": "json_schema", "name": options.output_schema_name, "schema": options.output_schema}
+            if options.output_strict is not None:
+                form["strict"] = options.output_strict
         body["text"] = {"format": form}
     return {name: value for name, value in body.items() if value is not None}
 

@@ -1,0 +1,1 @@
+"""The formats: each a name, a tier and its rows."""
