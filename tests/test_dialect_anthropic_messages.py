@@ -394,6 +394,18 @@ def test_usage_is_cumulative_and_told_once() -> None:
     assert told[0].counts == Usage(37, 9, 30, 2)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("usage", ["x", [5], 5])
+def test_usage_that_is_no_object_is_none(usage: Any, stream: bool) -> None:
+    head = start(usage)
+    reply = [head, *text(0, "Hi"), *end(input_tokens=7)]
+    document = {**head["message"], "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
+    pieces = events(reply) if stream else (json.dumps(document).encode(),)
+    message = read_message(answer_to(request(stream=stream), pieces))
+    assert message.reply.content == {0: "Hi"}
+    assert message.reply.error is None
+
+
 def test_usage_of_a_stream_that_breaks_off_is_told_at_its_end() -> None:
     out, _ = decoded(start(), *text(0, "a"))
     assert isinstance(out[-1], UsageDelta)
