@@ -369,9 +369,27 @@ class Exchange:
                 raise Fault(FaultKind.BAD_EVENT, f"event {self._events} of the reply is broken: {error}") from None
             if deltas:
                 self._data_at = now
+                if len(deltas) == 1 and self._passes(deltas[0]):
+                    continue
                 if self._deltas(deltas, now):
                     return True
         return False
+
+    def _passes(self, delta: Delta) -> bool:
+        """The short way of what most events are: visible text that goes out verbatim. True where it took it."""
+        if type(delta) is not Piece or delta.raw is None or not delta.text or not self._flowing:
+            return False
+        choice = self._reply.choices.get(delta.choice)
+        if choice is None or not choice.visible or self._turn or self._encoder.ordered:
+            return False
+        if choice.leaks is not None and not choice.leaks.passes(delta):
+            return False
+        if self._request.tools:
+            choice.text.add(delta.text)
+        if self._settings.reask:
+            self._reply.said.append(delta.text)
+        self._out.append(self._encoder.piece(delta))
+        return True
 
     def _close(self, now: float) -> bool:
         """The body has ended: what was pending counts if it parses. True where the reply ended in it."""
@@ -521,7 +539,10 @@ class Exchange:
         return replace(piece, text="", delta=rest)
 
     def _drop_repeat(self, piece: Piece) -> None:
-        """Content that comes again as a whole, in the delta that carries the call, is a repeat."""
+        """Content that comes again as a whole, in the chat delta that carries the call, is a repeat. (Formats that mark
+        their parts say a text twice only if it is meant twice.)"""
+        if self._dialect != "openai-chat":
+            return
         if self._choice(piece.choice).text.is_all(piece.text):
             self._note(Quirk.CONTENT_REPEATED)
             piece.text = ""

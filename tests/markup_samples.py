@@ -58,14 +58,18 @@ SAMPLES: list[tuple[str, str]] = [
     ("kimi-k2", f"<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{_ARGS}<|tool_call_end|>"),
     (
         "kimi-k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:7 <|tool_call_argument_begin|> "
-        f"{_ARGS} <|tool_call_end|><|tool_calls_section_end|>",
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:7 <|tool_call_argument_begin|> "
+            f"{_ARGS} <|tool_call_end|><|tool_calls_section_end|>"
+        ),
     ),
     (
         "kimi-k3",
-        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
-        'type="string"<|sep|>Oslo<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>'
-        "argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+        (
+            '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
+            'type="string"<|sep|>Oslo<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>'
+            "argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+        ),
     ),
     ("invoke", _INVOKE),
     ("invoke", _INVOKE.replace('"', "'")),
@@ -92,16 +96,21 @@ SAMPLES: list[tuple[str, str]] = [
     ),
     (
         "dsml",
-        '<｜DSML｜ calls><｜DSML｜ invoke name="get_weather"><｜DSML｜ parameter name="city">Oslo</｜DSML｜ parameter>'
-        '<｜DSML｜ parameter name="days" string="false">3</｜DSML｜ parameter></｜DSML｜ invoke></｜DSML｜ calls>',
+        (
+            '<｜DSML｜ calls><｜DSML｜ invoke name="get_weather">'
+            '<｜DSML｜ parameter name="city">Oslo</｜DSML｜ parameter>'
+            '<｜DSML｜ parameter name="days" string="false">3</｜DSML｜ parameter></｜DSML｜ invoke></｜DSML｜ calls>'
+        ),
     ),
     ("mistral", f"[TOOL_CALLS] [{_JSON}]"),
     ("mistral", f"[TOOL_CALLS]get_weather[ARGS]{_ARGS}"),
     ("mistral", f"[TOOL_CALLS]get_weather{_ARGS}"),
     (
         "deepseek",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-        f"{_ARGS}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+            f"{_ARGS}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
     ),
     ("deepseek", f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{_ARGS}<｜tool▁call▁end｜>"),
     ("gemma", '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|>'),
@@ -110,14 +119,19 @@ SAMPLES: list[tuple[str, str]] = [
     ("harmony", f"<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{_ARGS}"),
     (
         "minimax-m3",
-        f'{_M3}<tool_call>\n{_M3}<invoke name="get_weather">{_M3}<city>Oslo{_M3}</city>{_M3}<days>3{_M3}</days>'
-        f"{_M3}</invoke>\n{_M3}</tool_call>",
+        (
+            f'{_M3}<tool_call>\n{_M3}<invoke name="get_weather">{_M3}<city>Oslo{_M3}</city>{_M3}<days>3{_M3}</days>'
+            f"{_M3}</invoke>\n{_M3}</tool_call>"
+        ),
     ),
     (
         "step3",
-        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">'
-        '<steptml:parameter name="city">Oslo</steptml:parameter><steptml:parameter name="days">3</steptml:parameter>'
-        "</steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>",
+        (
+            '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">'
+            '<steptml:parameter name="city">Oslo</steptml:parameter>'
+            '<steptml:parameter name="days">3</steptml:parameter>'
+            "</steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>"
+        ),
     ),
     ("granite", f"<|tool_call|>[{_JSON}]"),
     ("granite-20b", f"<function_call> {_JSON}</function_call>"),
@@ -266,8 +280,10 @@ ORDINARY = [
     'He said "use the tool", and she said \'no\', and that was "it".',
     "Temperatures: Oslo <0, Bergen <5, Tromso <-10.",
     "Mail from <someone@example.org> to <list@example.org>: Re: <no subject>",
-    "2026-01-02T10:00:00Z INFO call started id=7 tool=get_weather args=[redacted]\n"
-    "2026-01-02T10:00:01Z INFO call finished id=7 status=ok",
+    (
+        "2026-01-02T10:00:00Z INFO call started id=7 tool=get_weather args=[redacted]\n"
+        "2026-01-02T10:00:01Z INFO call finished id=7 status=ok"
+    ),
     "Traceback (most recent call last):\n  File \"<stdin>\", line 1, in <module>\nNameError: name 'now' is not defined",
     '<html>\n<head><title>x</title></head>\n<body class="a"><p>Hello</p><!-- tool --></body>\n</html>',
     '<?xml version="1.0"?>\n<project><dependencies><dependency><name>x</name></dependency></dependencies></project>',

@@ -68,7 +68,7 @@ def test_thinking_behind_a_call_has_a_place_among_the_calls() -> None:
 def test_odd_entries_are_counted() -> None:
     function = {"name": "f", "id": 7, "arguments": '{"a":1}'}
     deltas, quirks = read(
-        line({"content": None, "tool_calls": [{"function": function}, {"function": {}}, 5, {}]}),
+        line({"content": None, "tool_calls": [{"function": function}, {"function": {}}, None, {}]}),
         line({"tool_calls": {"function": {"name": "g", "arguments": {"b": 2}}}}),
         {"status": "ping"},
         None,
@@ -90,13 +90,27 @@ def test_broken_lines_are_refused() -> None:
     for data in (b'{"message": {', b"7", b"[]"):
         with pytest.raises(BadEvent):
             decoder.feed(Frame(b"", data))
-    for document in (
-        b'{"message": {"content": "x"}, "done": false}',
-        b'{"message": {"content": "x"}}\n{"a": 1}\n',
-        b"{",
-    ):
-        with pytest.raises(BadEvent):
-            decoder.feed_document(Frame(b"", document))
+    with pytest.raises(BadEvent):
+        decoder.feed_document(Frame(b"", b"{"))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    ['"call"', '["call"]', '[["call"]]', '[{"function": "f", "arguments": {}}]', '[{"function": {}, "function": {}}]'],
+)
+def test_calls_in_what_is_no_list_of_objects_are_refused(calls: str) -> None:
+    decoder = decode.OllamaDecoder(lambda quirk: None)
+    with pytest.raises(BadEvent):
+        decoder.feed(Frame(b"", b'{"message": {"tool_calls": %b}}' % calls.encode()))
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"message": {"content": "x"}, "done": false}', b'{"message": {"content": "x"}}\n{"a": 1}\n']
+)
+def test_lines_in_place_of_a_document_are_whole_only_if_one_says_done(body: bytes) -> None:
+    decoder = decode.OllamaDecoder(lambda quirk: None)
+    assert decoder.feed_document(Frame(b"", body)) == [Piece(0, "x")]
+    assert not decoder.whole
 
 
 def test_a_plain_reply_without_done_is_whole() -> None:

@@ -150,6 +150,12 @@ def test_integers_are_read_and_written_whole() -> None:
     assert dump(load(text)) == text
 
 
+@pytest.mark.parametrize("bad", [b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000])
+def test_what_is_nested_too_deeply_is_refused_in_plain_words(bad: bytes) -> None:
+    with pytest.raises(NotJson, match=r"^nested too deeply$"):
+        load(bad)
+
+
 def test_line_separators_are_escaped_so_that_the_document_means_the_same() -> None:
     document = {"a": "x\u2028y\u2029z\u0085"}
     out = one_line(json.dumps(document, ensure_ascii=False).encode())

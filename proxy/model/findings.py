@@ -36,6 +36,7 @@ class Quirk(StrEnum):
     ROLE_MISSING = "role_missing"
     ROLE_REPEATED = "role_repeated"
     CHOICE_INDEX_IGNORED = "choice_index_ignored"
+    TYPE_MISSING = "type_missing"
     MESSAGE_FOR_DELTA = "message_for_delta"
     MESSAGE_BESIDE_DELTA = "message_beside_delta"
     CONTENT_PARTS = "content_parts"
@@ -149,6 +150,11 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     Quirk.ROLE_REPEATED: QuirkRow("the role came again and was dropped", "vLLM, OpenRouter"),
     Quirk.CHOICE_INDEX_IGNORED: QuirkRow(
         "a choice index other than 0 came though one choice was asked for", "relays that count choices over requests"
+    ),
+    Quirk.TYPE_MISSING: QuirkRow(
+        "an event, block, delta, item or field had no type, or another word than the format has; what came with it "
+        "told what it is",
+        "relays that translate from another dialect",
     ),
     Quirk.MESSAGE_FOR_DELTA: QuirkRow("message stood in place of delta and was read as one", "MLX, older relays"),
     Quirk.MESSAGE_BESIDE_DELTA: QuirkRow("message stood beside delta and was dropped", "Perplexity"),

@@ -144,6 +144,15 @@ class Leaks:
     def calls(self) -> int:
         return len(self._found)
 
+    def passes(self, piece: Piece) -> bool:
+        """Whether a piece of content goes on as it is, which most do; then it is taken note of."""
+        if not self._said or self._reasoning is not None or piece.reasoning or self._opening:
+            return False
+        if self._recovery.dialect not in _WITHOUT_BLOCKS or not self._content.passes(piece.text):
+            return False
+        self._text_piece = piece
+        return True
+
     def take(self, piece: Piece) -> list[Piece]:
         """What passes on in place of a piece."""
         text, reasoning = piece.text, piece.reasoning

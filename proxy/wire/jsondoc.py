@@ -31,7 +31,9 @@ def load(data: bytes) -> Any:
             pass
     try:
         return json.loads(decode(data)[0])
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except ValueError as error:
         raise NotJson(str(error)) from None
 
 
@@ -45,12 +47,12 @@ def doubled_keys(data: bytes, opaque: frozenset[str] = frozenset()) -> bool:
 
     What stands under a key of `opaque` (a call's arguments, which are judged by themselves) is not looked into.
     """
-    flagged: set[int] = set()  # objects with a doubled key in them; all of them live in the value until its end
+    flagged: dict[int, Any] = {}  # objects with a doubled key in them, kept so that no other takes their identity
 
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs) or any(key not in opaque and _holds(item, flagged) for key, item in pairs):
-            flagged.add(id(value))
+            flagged[id(value)] = value
         return value
 
     try:
@@ -59,7 +61,7 @@ def doubled_keys(data: bytes, opaque: frozenset[str] = frozenset()) -> bool:
         return False
 
 
-def _holds(value: Any, flagged: set[int]) -> bool:
+def _holds(value: Any, flagged: dict[int, Any]) -> bool:
     waiting = [value]
     while waiting:
         item = waiting.pop()

@@ -3,6 +3,7 @@
 Theory of operation. The format marks its parts: a block starts, gets deltas, stops. Every start makes a block with a
 running number of its own (the wire's index is a key to the block that was started last under it, never a position).
 The type of a delta, not the block it names, says what it carries: text on a tool block is text, in a block of its own.
+Where a type is missing, the fields that came say what it is.
 A tool block's `input` at the start counts until argument text comes. A document is read as the events it stands for.
 
 For a client of this dialect a piece says which block it belongs to (`choice_extra["block"]`), how that block started
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
+from proxy.dialects.keys import check_keys
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
@@ -27,7 +29,15 @@ _Kind = Literal["text", "thinking", "call", "other"]
 _KINDS: dict[str, _Kind] = {"text": "text", "thinking": "thinking", "tool_use": "call"}
 _PROSE = {"text_delta": "text", "thinking_delta": "thinking"}  # type of a delta -> its field, which is also its block
 _CALL = frozenset({"type", "id", "name", "input"})
-_PADDING = frozenset({"p", "obfuscation"})
+_DELTAS = {  # field of a delta -> its type
+    "partial_json": "input_json_delta",
+    "text": "text_delta",
+    "thinking": "thinking_delta",
+    "signature": "signature_delta",
+    "citation": "citations_delta",
+}
+_ARGUMENTS = frozenset({"input", "partial_json"})
+_PADDING = frozenset({"p", "obfuscation", "wholecall"})  # a report is the proxy's own
 _HEAD = frozenset({"content", "stop_reason", "stop_sequence", "wholecall"})
 _DONE = b"[DONE]"
 
@@ -39,9 +49,11 @@ class _Block:
     number: int
     kind: _Kind
     start: dict[str, Any] | None = None
+    identity: tuple[str | None, str | None] = (None, None)  # of a call: its id and name
     input: str = "{}"  # of a call: what its start gave
     told: bool = False  # the input was told, since no argument text had come when the block stopped
     begun: bool = False  # argument text came
+    stopped: bool = False
 
 
 class MessagesDecoder:
@@ -125,9 +137,9 @@ class MessagesDecoder:
                 self._note(Quirk.EMPTY_EVENT)
                 return []
             raise BadEvent("a JSON value that is no object")
-        kind = document.get("type") or event.decode("latin-1")
-        if not kind and isinstance(document.get("content"), list):
-            kind = "message"
+        kind = document.get("type")
+        if not isinstance(kind, str) or not kind:
+            kind = event.decode("latin-1") or self._untyped(document)
         match kind:
             case "content_block_delta":
                 return self._delta(document, data)
@@ -153,6 +165,20 @@ class MessagesDecoder:
         self._note(Quirk.FOREIGN_EVENT)  # clients take an unknown event for an error
         return []
 
+    def _untyped(self, document: dict[str, Any]) -> str:
+        """What an event without a type is, by its fields."""
+        delta = document.get("delta")
+        if isinstance(document.get("content"), list):
+            return "message"
+        if document.get("content_block"):
+            kind = "content_block_start"
+        elif delta:
+            kind = "message_delta" if isinstance(delta, dict) and "stop_reason" in delta else "content_block_delta"
+        else:
+            return ""
+        self._note(Quirk.TYPE_MISSING)
+        return kind
+
     def _message_start(self, document: dict[str, Any]) -> list[Delta]:
         message = document.get("message")
         if not isinstance(message, dict):
@@ -164,7 +190,8 @@ class MessagesDecoder:
                 return []
             self.envelope = (reply_id, 0, model)
         self._add_usage(message.get("usage"))
-        return [Piece(-1, top_extra={"message": _without(message, _HEAD), **_event_fields(document, "message")})]
+        head = _without(message, _HEAD if isinstance(message.get("usage"), dict) else _HEAD | {"usage"})
+        return [Piece(-1, top_extra={"message": head, **_event_fields(document, "message")})]
 
     def _message_delta(self, document: dict[str, Any]) -> list[Delta]:
         self._add_usage(document.get("usage"))
@@ -185,17 +212,30 @@ class MessagesDecoder:
         """A whole message, read as the events that it stands for."""
         head = {**_without(document, _HEAD), "type": "message"}
         out = self._message_start({"message": head})
-        for position, block in enumerate(sequence_of(document.get("content"))):
-            out += self._whole_block(block, data, ("content", position))
+        content = document.get("content")
+        single = bool(content) and not isinstance(content, list)
+        blocks = [self._own_block(block) for block in ([content] if single else content or ())]
+        if any(block.get("type") == "tool_use" for block in blocks):
+            check_keys(document, data, _ARGUMENTS)
+        for position, block in enumerate(blocks):
+            out += self._whole_block(block, data, ("content",) if single else ("content", position))
         out += self._untold()
         reason = document.get("stop_reason")
         if isinstance(reason, str) and reason:
             out.append(self._finish(reason, {"stop_sequence": document.get("stop_sequence")}, {}))
         return [*out, Done()]
 
-    def _whole_block(self, block: Any, data: bytes | None, path: tuple[str | int, ...]) -> list[Delta]:
-        if not isinstance(block, dict):
-            return []
+    def _own_block(self, block: Any) -> dict[str, Any]:
+        """A block in the format's own words: text alone is one, and fields tell the type where it is missing."""
+        if isinstance(block, str):
+            self._note(Quirk.TYPE_MISSING)
+            block = {"type": "text", "text": block}
+        block = self._typed(block, _type_of_block)
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise BadEvent("a content block that has no type")
+        return block
+
+    def _whole_block(self, block: dict[str, Any], data: bytes | None, path: tuple[str | int, ...]) -> list[Delta]:
         deltas: list[dict[str, Any]] = []
         if block.get("type") == "text":
             citations = sequence_of(block.get("citations"))
@@ -216,16 +256,45 @@ class MessagesDecoder:
 
     def _start(self, document: dict[str, Any], data: bytes | None) -> list[Delta]:
         block = document.get("content_block")
-        if not isinstance(block, dict):
+        if not block:
             self._note(Quirk.FOREIGN_EVENT)
             return []
+        if not isinstance(block, dict):
+            raise BadEvent("a content block that is no object")
+        block = self._own_block(block)
+        if block["type"] == "tool_use":
+            check_keys(document, data, _ARGUMENTS)
         index = self._index(document.get("index"))
         if index is None:
             self._note(Quirk.INDEX_MISSING)
             index = max(self._blocks, default=-1) + 1
         elif index in self._blocks:
+            again = self._again(self._blocks[index], block, data)
+            if again is not None:
+                return again
             self._note(Quirk.INDEX_REUSED)
         return self._open(index, block, data, ("content_block",))
+
+    def _again(self, here: _Block, block: dict[str, Any], data: bytes | None) -> list[Delta] | None:
+        """The deltas of a start that comes again for the same open call; None: it starts another block."""
+        if here.kind != "call" or here.stopped or block.get("type") != "tool_use" or not here.identity[0]:
+            return None
+        if self._identity(block) != here.identity:
+            return None
+        self._note(Quirk.CALL_REPEATED)
+        if here.input == "{}":
+            self._take_input(here, block, data, ("content_block",))
+        return []
+
+    def _typed(self, fields: Any, type_of: Callable[[dict[str, Any]], str | None]) -> Any:
+        """A block or delta with the type that its fields tell, where it came without one."""
+        if not isinstance(fields, dict) or (isinstance(fields.get("type"), str) and fields["type"]):
+            return fields
+        kind = type_of(fields)
+        if kind is None:
+            return fields
+        self._note(Quirk.TYPE_MISSING)
+        return {**fields, "type": kind}
 
     def _open(self, index: int, block: dict[str, Any], data: bytes | None, path: tuple[str | int, ...]) -> list[Delta]:
         kind = _KINDS.get(str(block.get("type")), "other")
@@ -250,26 +319,30 @@ class MessagesDecoder:
         return block
 
     def _call(self, here: _Block, block: dict[str, Any], data: bytes | None, path: tuple[str | int, ...]) -> CallDelta:
-        call_id = block.get("id")
+        here.identity = self._identity(block)
+        self._take_input(here, block, data, path)
+        call_id, name = here.identity
+        return CallDelta(0, key=here.number, call_id=call_id, name=name, extra=_without(block, _CALL) or None)
+
+    def _identity(self, block: dict[str, Any]) -> tuple[str | None, str | None]:
+        """Id and name of a call."""
+        call_id, name = block.get("id"), block.get("name")
         if type(call_id) is int:
             call_id = str(call_id)
             self._note(Quirk.ID_NUMBER)
-        if block.get("input") not in (None, "", {}, []):
-            span = value_span(decode(data)[0], (*path, "input")) if data is not None else None
-            if span is None:
-                raise BadEvent("the input of a tool call in an event that is not one document")
-            here.input = span
-        return CallDelta(
-            0,
-            key=here.number,
-            call_id=call_id if isinstance(call_id, str) and call_id not in ("", "null") else None,
-            name=block["name"] if isinstance(block.get("name"), str) and block["name"] else None,
-            extra=_without(block, _CALL) or None,
+        return (
+            call_id if isinstance(call_id, str) and call_id not in ("", "null") else None,
+            name if isinstance(name, str) and name else None,
         )
+
+    def _take_input(self, here: _Block, block: dict[str, Any], data: bytes | None, path: tuple[str | int, ...]) -> None:
+        if block.get("input") not in (None, "", {}, []):
+            here.input = _source(data, (*path, "input"))
 
     def _stop(self, here: _Block | None) -> list[Delta]:
         if here is None:
             return []
+        here.stopped = True
         if here.kind == "call":
             return self._input(here)
         out: list[Delta] = []
@@ -300,19 +373,27 @@ class MessagesDecoder:
     def _delta(self, document: dict[str, Any], data: bytes | None) -> list[Delta]:
         delta = document.get("delta")
         if type(delta) is not dict:
+            if delta:
+                raise BadEvent("a delta that is no object")
             self._note(Quirk.FOREIGN_EVENT)
             return []
+        came = delta
+        delta = self._typed(delta, _type_of_delta)
         kind = delta.get("type")
+        if not isinstance(kind, str):
+            self._note(Quirk.FOREIGN_EVENT)
+            return []
         here = self._known(document.get("index"))
         if kind == "input_json_delta" and (here is None or here.kind != "other"):
-            return self._argument(here, delta.get("partial_json"))
+            check_keys(document, data, _ARGUMENTS)
+            return self._argument(here, delta.get("partial_json"), data)
         wanted = self._wanted(kind)
         if here is None or (here.kind != wanted and wanted is not None) or (here.kind == "call"):
             if wanted is None:
                 self._note(Quirk.FOREIGN_EVENT)
                 return []
             here = self._stray(here, wanted)
-        raw = data if document.get("index") == here.number else None
+        raw = data if document.get("index") == here.number and delta is came else None
         return self._of_block(here, delta, _event_fields(document, "index", "delta"), raw)
 
     def _wanted(self, kind: Any) -> _Kind | None:
@@ -331,10 +412,12 @@ class MessagesDecoder:
             block.start = {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
         return block
 
-    def _argument(self, here: _Block | None, text: Any) -> list[Delta]:
+    def _argument(self, here: _Block | None, value: Any, data: bytes | None) -> list[Delta]:
         """Argument text: of the named call, else of the one started last."""
-        if not isinstance(text, str) or not text:
+        if value is None or value == "" or value == []:
             return []
+        is_object = not isinstance(value, str)
+        text = _source(data, ("delta", "partial_json")) if is_object else value
         if here is None or here.kind != "call":
             self._note(Quirk.INDEX_SHIFTED)
             if not self._calls:
@@ -344,14 +427,14 @@ class MessagesDecoder:
         here.begun = True
         if first and here.input != "{}":
             self._note(Quirk.ARGS_REPEATED)
-        return [CallDelta(0, key=here.number, arguments=text, final=first and here.told)]
+        return [CallDelta(0, key=here.number, arguments=text, is_object=is_object, final=first and here.told)]
 
     def _input(self, here: _Block) -> list[Delta]:
         """The input that a call's start gave, where no argument text came."""
         if here.begun or here.told:
             return []
         here.told = True
-        return [CallDelta(0, key=here.number, arguments=here.input)]
+        return [CallDelta(0, key=here.number, arguments=here.input, quiet=True)]
 
     def _of_block(self, here: _Block, delta: dict[str, Any], event: dict[str, Any], raw: bytes | None) -> list[Delta]:
         """A piece of this block; `raw` is the payload if it may go on as it came."""
@@ -363,6 +446,8 @@ class MessagesDecoder:
             return [piece]
         text = delta.get(field)
         if not isinstance(text, str) or not text:
+            if text:
+                self._note(Quirk.FOREIGN_EVENT)
             return []
         came = text
         if self._halves or not text.isascii():
@@ -460,8 +545,27 @@ def _message_of(document: dict[str, Any]) -> str:
 
 
 def _is_plain(payload: bytes) -> bool:
-    """Whether no parser can read anything else in `payload`: escapes and doubled keys could hide a call from ours."""
-    return not (b"\\u" in payload or b"partial_json" in payload or b"\n" in payload)
+    """Whether no parser can read anything else in `payload`: escapes and doubled keys could hide a call from ours, and
+    a report that is not ours goes."""
+    return not any(mark in payload for mark in (b"\\u", b"partial_json", b"\n", b'"wholecall"'))
+
+
+def _source(data: bytes | None, path: tuple[str | int, ...]) -> str:
+    """A value's own characters: a dump would lose long integers and doubled keys."""
+    span = value_span(decode(data)[0], path) if data is not None else None
+    if span is None:
+        raise BadEvent("arguments that are no text, in an event that is not one document")
+    return span
+
+
+def _type_of_delta(delta: dict[str, Any]) -> str | None:
+    return next((kind for field, kind in _DELTAS.items() if delta.get(field) is not None), None)
+
+
+def _type_of_block(block: dict[str, Any]) -> str | None:
+    if isinstance(block.get("name"), str) and block["name"] and ("input" in block or "id" in block):
+        return "tool_use"
+    return next((field for field in ("text", "thinking") if isinstance(block.get(field), str)), None)
 
 
 def _count(value: Any) -> int | None:
@@ -477,5 +581,4 @@ def _event_fields(document: dict[str, Any], *known: str) -> dict[str, Any]:
     if len(document) <= len(known) + 1:
         return {}
     left = {k: v for k, v in document.items() if k != "type" and k not in known and k not in _PADDING}
-    left.pop("wholecall", None)
     return {"event": left} if left else {}

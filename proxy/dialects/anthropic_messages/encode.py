@@ -369,6 +369,7 @@ def error_body(fault: Fault, report: dict[str, Any] | None = None) -> bytes:
             fields = {**fault.document, "type": "error"}
         missing = {"type": _ERROR_TYPES.get(fault.public_status, "api_error"), "message": fault.detail}
         fields["error"] = {**own, **{k: v for k, v in missing.items() if not own.get(k)}}
+    fields.pop("wholecall", None)  # an upstream's is no report of ours
     if report is not None:
         fields["wholecall"] = report
     return dump(fields)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.dialects.characters import Halves
 from proxy.dialects.gemini.arguments import ArgumentText, parse_path
+from proxy.dialects.keys import check_keys
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsonarray import ArrayDecoder
@@ -29,6 +30,7 @@ from proxy.wire.sse import Frame
 _MAX_CHOICES = 128
 _UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"  # protobuf's zero: not set
 _BESIDE = frozenset({"thought", "thoughtSignature", "partMetadata"})  # what a part has besides its content
+_ARGUMENTS = frozenset({"args"})
 
 
 @dataclass(slots=True)
@@ -45,17 +47,17 @@ class _Source:
     """A document's own characters, taken apart once: a dump of arguments would lose long integers and doubled keys."""
 
     def __init__(self, data: bytes | None) -> None:
-        self._data = data
+        self.data = data
         self._candidates: list[str] | None = None
 
     def parts(self, candidate: int) -> list[str]:
         """The characters of each part of a candidate."""
         if self._candidates is None:
-            text = decode(self._data)[0] if self._data is not None else ""
-            self._candidates = items(value_span(text, ("candidates",)) or "[]")
+            text = decode(self.data)[0] if self.data is not None else ""
+            self._candidates = _sources(value_span(text, ("candidates",)))
         if candidate >= len(self._candidates):
             raise BadEvent("arguments in an event that is not one document")
-        return items(value_span(self._candidates[candidate], ("content", "parts")) or "[]")
+        return _sources(value_span(self._candidates[candidate], ("content", "parts")))
 
 
 class GeminiDecoder:
@@ -64,8 +66,7 @@ class GeminiDecoder:
     def __init__(self, choices: int, note: Callable[[Quirk], None]) -> None:
         self._choices = choices
         self._note = note
-        self.whole = True  # what feed_document takes without an error is a whole reply
-        self.alone = False
+        self.whole = self.alone = False
         self.envelope: Envelope | None = None  # responseId and modelVersion; this dialect has no time of creation
         self._halves: Halves[tuple[int, bool]] = Halves(note)
         self._streamed: dict[int, _Streamed] = {}  # by choice
@@ -101,14 +102,18 @@ class GeminiDecoder:
         return [delta for document in found for delta in self._document(document, source)]
 
     def feed_document(self, frame: Frame) -> list[Delta]:
-        """The deltas of a whole JSON body: one response, or the array of those of a stream."""
-        if not frame.data.lstrip().startswith(b"["):
-            return self.feed(frame)
-        array = ArrayDecoder(len(frame.data))
-        out = [delta for element in (*array.feed(frame.data), *array.close()) for delta in self.feed(element)]
-        if self._seen - self._ended - self._early:
-            raise BadEvent("an array of responses without a finishReason for each candidate")
-        return out
+        """The deltas of a whole JSON body: one response, or those of a stream in an array or one a line, with or
+        without events behind it. Only the one response needs no finishReason to be whole."""
+        if frame.data.lstrip().startswith(b"["):
+            array = ArrayDecoder(len(frame.data))
+            elements = (*array.feed(frame.data), *array.close())
+            return [*(delta for element in elements for delta in self.feed(element)), *self.close()]
+        found, frames = read_document(frame.data, self._note)
+        source = _Source(frame.data if len(found) == 1 else None)
+        out = [delta for document in found for delta in self._document(document, source)]
+        behind = [delta for event in frames for delta in self.feed(event)]
+        self.whole = len(found) == 1 and all(isinstance(delta, Done) for delta in behind)
+        return [*out, *behind] if self.whole else [*out, *behind, *self.close()]
 
     def close(self) -> list[Delta]:
         """What had to wait for the end: halves of characters, calls whose arguments were not closed, an end that was
@@ -138,10 +143,15 @@ class GeminiDecoder:
         if not isinstance(document, dict):
             raise BadEvent("a JSON value that is no object")
         candidates = document.get("candidates")
+        candidates = [candidates] if isinstance(candidates, dict) else candidates
+        if candidates and not (isinstance(candidates, list) and all(isinstance(c, dict) for c in candidates if c)):
+            raise BadEvent("candidates that are no objects")
         usage = document.get("usageMetadata")
         out: list[Delta] = []
         if isinstance(candidates, list) and candidates:
             self._see_envelope(document)
+            if any("functionCall" in part for c in candidates if isinstance(c, dict) for part in _parts(c)):
+                check_keys(document, source.data, _ARGUMENTS)
             for position, candidate in enumerate(candidates):
                 if isinstance(candidate, dict):
                     out += self._candidate(candidate, position, source)
@@ -174,21 +184,22 @@ class GeminiDecoder:
 
     def _candidate(self, candidate: dict[str, Any], position: int, source: _Source) -> list[Delta]:
         choice = self._choice(candidate.get("index"), position)
-        content = candidate.get("content")
-        parts = sequence_of(content.get("parts")) if isinstance(content, dict) else ()
+        parts = _parts(candidate)
         pieces = [Piece(choice)]
         behind: list[Delta] = []  # calls, and the thoughts between and behind them
         sources: list[str] | None = None
         for number, part in enumerate(parts):
-            if not isinstance(part, dict):
-                continue
             call = part.get("functionCall")
-            if isinstance(call, dict):
-                if sources is None and ("args" in call or "partialArgs" in call):
-                    sources = source.parts(position)
-                behind += self._call(choice, part, call, sources[number] if sources is not None else "{}")
-            else:
+            if not isinstance(call, dict):
+                if call:
+                    raise BadEvent("a functionCall that is no object")
                 self._prose(pieces, behind, part)
+                continue
+            if part.get("text"):
+                self._prose(pieces, behind, {key: part[key] for key in ("text", "thought") if key in part})
+            if sources is None and ("args" in call or "partialArgs" in call):
+                sources = source.parts(position)
+            behind += self._call(choice, part, call, sources[number] if sources is not None else "{}")
         said = [piece for piece in pieces if piece.text or piece.reasoning or piece.delta]
         self._seen.add(choice)
         if said or behind:
@@ -261,6 +272,9 @@ class GeminiDecoder:
             call_id = str(call_id)
             self._note(Quirk.ID_NUMBER)
         partial = call.get("partialArgs")
+        partial = [partial] if isinstance(partial, dict) else partial
+        if partial and not isinstance(partial, list):
+            raise BadEvent("partialArgs that is no list")
         more = call.get("willContinue") is True
         delta = CallDelta(choice, call_id=_text(call_id), name=name)
         signature = _text(part.get("thoughtSignature"))
@@ -274,7 +288,7 @@ class GeminiDecoder:
         elif more or isinstance(partial, list):
             streamed = self._streamed[choice] = _Streamed(self._next(), name, delta.call_id)
             self._unclosed[streamed.key] = choice
-        elif name is None and delta.call_id is None and not call.get("args"):
+        elif not call.get("name") and delta.call_id is None and not call.get("args"):
             self._note(Quirk.PHANTOM_CALL)
             return []
         else:
@@ -310,18 +324,37 @@ class GeminiDecoder:
             if isinstance(entry.get("stringValue"), str):
                 out.append(streamed.text.string(path, entry["stringValue"], more=more))
             elif "numberValue" in entry:
-                sources = sources or items(value_span(source, ("functionCall", "partialArgs")) or "[]")
+                sources = sources or _sources(value_span(source, ("functionCall", "partialArgs")))
                 number_text = value_span(sources[number], ("numberValue",)) or ""
                 out.append(streamed.text.value(path, number_text.strip('"')))
             elif isinstance(entry.get("boolValue"), bool):
                 out.append(streamed.text.value(path, "true" if entry["boolValue"] else "false"))
             elif "nullValue" in entry:
                 out.append(streamed.text.value(path, "null"))
-            elif streamed.text.goes_on_at(path):  # protobuf leaves an empty string out
+            elif streamed.text.goes_on_at(path) and not any(key.endswith("Value") for key in entry):
+                # protobuf leaves an empty string out
                 out.append(streamed.text.string(path, "", more=more))
             else:
                 raise BadEvent("an entry of partialArgs without a value")
         return out
+
+
+def _parts(candidate: dict[str, Any]) -> list[dict[str, Any]]:
+    """A candidate's parts. An object in place of the list is a list of one."""
+    content = candidate.get("content") or {}
+    if not isinstance(content, dict):
+        raise BadEvent("content that is no object")
+    parts = content.get("parts") or []
+    if isinstance(parts, dict):
+        return [parts]
+    if not isinstance(parts, list) or any(part and not isinstance(part, dict) for part in parts):
+        raise BadEvent("parts that are no objects")
+    return [part or {} for part in parts]
+
+
+def _sources(text: str | None) -> list[str]:
+    """The characters of each element of a list; an object in its place is a list of one."""
+    return items(text) if text and text.startswith("[") else [text] if text else []
 
 
 def _goes_on(streamed: _Streamed, delta: CallDelta, partial: bool) -> bool:
@@ -334,7 +367,7 @@ def _goes_on(streamed: _Streamed, delta: CallDelta, partial: bool) -> bool:
 def _arguments(call: dict[str, Any], source: str) -> str | None:
     """The arguments' own characters; text where a relay sends them as text. None: there are none."""
     args = call.get("args")
-    if args is None or isinstance(args, str):
+    if args is None or isinstance(args, str) or args == []:
         return args or None
     return value_span(source, ("functionCall", "args"))
 

@@ -212,7 +212,8 @@ class _Candidate:
                 self._groups += 1
                 self.attempts = []
                 if self._groups > _GROUPS:
-                    self.reach, self.format = cursor.offset - len(parsed.group), attempt.format.name
+                    self.reach = cursor.offset - len(parsed.group)
+                    self.format, self.rule = attempt.format.name, cursor.doom or Rule.GRAMMAR
                     return None
                 self.attempts = self._attempts(self._markers.rows[parsed.group], cursor.offset, cursor.doom)
                 return self._go_on(cursor.rest, ended, whole)
@@ -307,10 +308,17 @@ class Scanner:
         """Whether more than white space is held, or a call was just removed."""
         return self._candidate is not None or self._removed or bool(self._strays or self._tail)
 
+    def passes(self, text: str) -> bool:
+        """Whether `text` goes on as it is: nothing is held and no marker can begin in it. Then it is taken note of,
+        and is not to be fed."""
+        if self._waiting or self._markers.ordinary.fullmatch(text) is None:
+            return False
+        self._lines.advance(text)
+        return True
+
     def feed(self, text: str) -> Scanned:
         """What `text` brings. Holds at most `hold_limit` characters and some more."""
-        if not self._waiting and self._markers.ordinary.fullmatch(text):
-            self._lines.advance(text)
+        if self.passes(text):
             return Scanned(text)
         self._run(text, ended=False, whole=True)
         result = self._done()
@@ -462,7 +470,7 @@ class Scanner:
         literal = markers.at(data, place)
         if literal in markers.rows:
             self._leave_chain()
-            if kind == "stray":
+            if kind == "stray" or (kind == "refused" and self._chain_doom is None):
                 return self._open(literal, place)
             self._candidate = _Candidate(self._tools, markers, literal, self._chain_doom)
         elif literal and (kind == "removed" or literal in markers.closers):
@@ -535,6 +543,7 @@ class Scanner:
             self._leave(text)
         else:
             self._emit(text)
+            self._chain, self._chain_doom = "refused", None
         return candidate.passed
 
     def _take(self, name: str, parsed: Parsed, source: str) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope
+from proxy.dialects.base import BadEvent, Envelope, read_document
 from proxy.dialects.characters import Halves
+from proxy.dialects.keys import check_keys
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, decode, documents
@@ -18,6 +19,7 @@ from proxy.wire.jsonscan import items, value_span
 from proxy.wire.ndjson import NdjsonDecoder
 from proxy.wire.sse import Frame
 
+_ARGUMENTS = frozenset({"arguments"})
 _USAGE = (
     "prompt_eval_count",
     "eval_count",
@@ -33,8 +35,7 @@ class OllamaDecoder:
 
     def __init__(self, note: Callable[[Quirk], None]) -> None:
         self._note = note
-        self.whole = True  # what feed_document takes without an error is a whole reply
-        self.alone = False
+        self.whole = self.alone = False
         self.envelope: Envelope | None = None  # the model; this dialect's replies have no id
         self._halves: Halves[bool] = Halves(note)
         self._count = 0
@@ -59,22 +60,17 @@ class OllamaDecoder:
         return [delta for document in found for delta in self._document(document, data)]
 
     def feed_document(self, frame: Frame) -> list[Delta]:
-        """The deltas of a whole JSON body, or of the lines that came in its place."""
-        try:
-            whole = documents(frame.data)[0]
-        except NotJson as error:
-            raise BadEvent(str(error)) from None
-        if len(whole) == 1:
-            out = self.feed(frame)
-            cut = isinstance(whole[0], dict) and whole[0].get("done") is False
+        """The deltas of a whole JSON body, or of the lines that came in its place; either with events behind it."""
+        found, frames = read_document(frame.data, self._note)
+        if len(found) == 1:
+            self.whole = not (isinstance(found[0], dict) and found[0].get("done") is False)
+            out = self._document(found[0], frame.data)
         else:
             self._note(Quirk.STREAM_FOR_JSON)
             lines = NdjsonDecoder(len(frame.data))
-            out = [delta for line in (*lines.feed(frame.data), *lines.close()) for delta in self.feed(line)]
-            cut = True
-        if cut and not any(isinstance(delta, (Done, Failed)) for delta in out):
-            raise BadEvent("the last line does not say done")
-        return out
+            frames = [*lines.feed(frame.data), *lines.close()]
+            out = []
+        return out + [delta for event in frames for delta in self.feed(event)]
 
     def close(self) -> list[Delta]:
         """Halves of characters whose other half never came."""
@@ -90,27 +86,38 @@ class OllamaDecoder:
         if not isinstance(document, dict):
             raise BadEvent("a JSON value that is no object")
         message, done = document.get("message"), document.get("done") is True
+        if message is None and (document.get("response") or document.get("thinking")):
+            self._note(Quirk.TYPE_MISSING)  # a line of the generate API
+            message = {"content": document.get("response"), "thinking": document.get("thinking")}
+        if message and not isinstance(message, dict):
+            raise BadEvent("a message that is no object")
         out: list[Delta] = []
         if isinstance(message, dict):
             if self.envelope is None:
                 model = document.get("model")
                 self.envelope = ("", 0, model if isinstance(model, str) else "")
-            out += self._message(message, data)
+            out += self._message(message, document, data)
         elif not done:
             self._note(Quirk.FOREIGN_EVENT)
         if done:
             out += self._end(document)
         return out
 
-    def _message(self, message: dict[str, Any], data: bytes | None) -> list[Delta]:
+    def _message(self, message: dict[str, Any], document: dict[str, Any], data: bytes | None) -> list[Delta]:
         text, thinking = message.get("content"), message.get("thinking")
+        if text and not isinstance(text, str):
+            self._note(Quirk.CONTENT_PARTS)
+            text = "".join(map(_part_text, text if isinstance(text, list) else [text]))
         piece = Piece(0, self._halves.join(False, text) if isinstance(text, str) else "")
         piece.reasoning = self._halves.join(True, thinking) if isinstance(thinking, str) else ""
         out: list[Delta] = [piece]
         if piece.reasoning and self._count:  # a piece of its own, with a place behind those calls
             out.insert(0, Piece(0, reasoning=piece.reasoning, order=self._next()))
             piece.reasoning = ""
-        return [*out, *self._calls(message.get("tool_calls"), data)]
+        calls = message.get("tool_calls")
+        if calls:
+            check_keys(document, data, _ARGUMENTS)
+        return [*out, *self._calls(calls, data)]
 
     def _end(self, document: dict[str, Any]) -> list[Delta]:
         """`done` is the end, whatever its reason; older servers give none."""
@@ -137,33 +144,39 @@ class OllamaDecoder:
         return self._count
 
     def _calls(self, entries: Any, data: bytes | None) -> list[Delta]:
-        if isinstance(entries, dict):
+        if not entries:
+            return []
+        single = isinstance(entries, dict)
+        if single:
             self._note(Quirk.TOOL_CALLS_OBJECT)
             entries = [entries]
-            single = True
-        elif isinstance(entries, list):
-            single = False
-        else:
-            return []
+        if not isinstance(entries, list):
+            raise BadEvent("tool_calls that is no list")
         sources: list[str] | None = None
         out: list[Delta] = []
         for number, entry in enumerate(entries):
-            function = entry.get("function") if isinstance(entry, dict) else None
-            if not isinstance(function, dict):
+            if entry and not isinstance(entry, dict):
+                raise BadEvent("an entry of tool_calls that is no object")
+            entry = entry or {}
+            function, path = entry.get("function"), ["function", "arguments"]
+            if not function and any(key in entry for key in ("name", "arguments")):
+                self._note(Quirk.FUNCTION_MISSING)
+                function, path = entry, ["arguments"]
+            if function and not isinstance(function, dict):
+                raise BadEvent("a function of tool_calls that is no object")
+            function = function or {}
+            call = CallDelta(0, call_id=self._id(entry, function), name=_text(function.get("name")), whole=True)
+            arguments = function.get("arguments")
+            if not function.get("name") and call.call_id is None and not arguments:
                 self._note(Quirk.PHANTOM_CALL)
                 continue
-            call = CallDelta(0, self._next(), call_id=self._id(entry, function), name=_text(function.get("name")))
-            call.whole = True
-            arguments = function.get("arguments")
+            call.key = self._next()
             if isinstance(arguments, str):
                 call.arguments = arguments or None
-            elif arguments is not None:
+            elif arguments is not None and arguments != []:
                 sources = sources or _sources(data, single=single)
-                call.arguments = value_span(sources[number], ("function", "arguments"))
-            if call.name is None and call.call_id is None and not arguments:
-                self._note(Quirk.PHANTOM_CALL)
-            else:
-                out.append(call)
+                call.arguments = value_span(sources[number], path)
+            out.append(call)
         return out
 
     def _id(self, entry: dict[str, Any], function: dict[str, Any]) -> str | None:
@@ -183,6 +196,12 @@ def _sources(data: bytes | None, *, single: bool) -> list[str]:
         raise BadEvent("arguments in a line that is not one document")
     text = value_span(decode(data)[0], ("message", "tool_calls")) or "[]"
     return [text] if single else items(text)
+
+
+def _part_text(part: Any) -> str:
+    """The text of one of several parts of a message, as other dialects have them."""
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""
 
 
 def _text(value: Any) -> str | None:

@@ -122,7 +122,7 @@ class ChatDecoder:
 
     # --- documents ---------------------------------------------------------------------------------------------
 
-    def _whole(self, document: Any, data: bytes) -> list[Delta]:
+    def _whole(self, document: Any, data: bytes | None) -> list[Delta]:
         """A plain reply: the entries of its messages are marked calls, each one of its own."""
         if isinstance(document, list) and document and isinstance(document[0], dict):
             document = document[0]  # some gateways wrap their error in a list

@@ -281,6 +281,7 @@ def error_body(fault: Fault, report: dict[str, Any] | None = None) -> bytes:
     """`{"error": {...}, "wholecall"?: {...}}`; an upstream's own error document of this dialect as it came."""
     fields = dict(fault.document) if fault.document and fault.error is fault.document.get("error") else {}
     fields.pop("choices", None)  # an error event with choices is ignored by some clients
+    fields.pop("wholecall", None)  # an upstream's is no report of ours
     fields["error"] = error_object(fault)
     if report is not None:
         fields["wholecall"] = report

@@ -18,11 +18,13 @@ from typing import Any, TypeGuard
 
 from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.dialects.characters import Halves
+from proxy.dialects.keys import check_keys
 from proxy.dialects.openai_responses.items import (
     ANNOTATION,
     CALL_BY_ITEM,
     CALL_DELTAS,
     CALL_DONES,
+    FUNCTION_CALL,
     HOSTED_EVENTS,
     ITEM_ADDED,
     ITEM_DONE,
@@ -43,10 +45,12 @@ from proxy.wire.sse import Frame
 
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _BEGINNING = frozenset({"response.created", "response.in_progress", "response.queued"})
-_PADDING = frozenset({"sequence_number", "obfuscation"})
+_PADDING = frozenset({"sequence_number", "obfuscation", "wholecall"})  # a report is the proxy's own
 # Fields of a response that the reply's own events say; all others are the echo of the request and extensions.
 _RESPONSE = frozenset({"id", "object", "created_at", "status", "error", "model", "output", "usage", "wholecall"})
 _CALL = frozenset({"type", "id", "call_id", "name", "status", "arguments", "input"})
+_ARGUMENTS = frozenset({"arguments", "input", "delta"})
+_TOOL_CALL = "tool_call"  # what some relays call a function_call
 _INCOMPLETE = {"content_filter": "content_filter"}  # other reasons are limits: max_output_tokens, max_tokens ...
 
 _Path = tuple[str | int, ...]
@@ -168,13 +172,16 @@ class ResponsesDecoder:
             return deltas
         if kind in _TERMINAL:
             response = document.get("response")
-            return [*self._whole(response if isinstance(response, dict) else {}, kind, ("response",)), Done()]
+            response = response if isinstance(response, dict) else {}
+            self._check_output(document, response)
+            return [*self._whole(response, kind, ("response",)), Done()]
         if not kind.startswith("response."):
             if (failed := failure_of(document)) is not None:
                 return [failed]
             if kind == "error":
                 return [Failed("the upstream sent an error event", error=document)]
             if isinstance(document.get("output"), list):
+                self._check_output(document, document)
                 return self._whole(document, "", ())
         return self._other_event(kind, document)
 
@@ -185,13 +192,15 @@ class ResponsesDecoder:
             rest = _less(event, {"type", "output_index", "item_id", text.index, "delta"}) if self._own else {}
             return self._give(self._find(event, text.item), text, index, event.get("delta"), rest)
         if (call := CALL_DELTAS.get(kind)) is not None:
+            check_keys(event, self._source, _ARGUMENTS)
             return self._call_delta(self._find(event, call.item), call, event)
         if (text := TEXT_DONES.get(kind)) is not None:
             final = event.get(text.field)
             return self._final_text(self._find(event, text.item), text, _index(event.get(text.index)), final)
         if (call := CALL_DONES.get(kind)) is not None:
+            check_keys(event, self._source, _ARGUMENTS)
             item = self._find(event, call.item)
-            delta = CallDelta(0, key=item.key, kind=call.kind)
+            delta = CallDelta(0, key=item.key, kind=call.kind, quiet=bool(item.fragments))
             self._name_call(item, delta, event)
             self._final_arguments(item, delta, event.get(call.field), (call.field,))
             return _said(delta)
@@ -203,7 +212,10 @@ class ResponsesDecoder:
         if kind in _BEGINNING:
             return self._beginning(event.get("response"))
         entry = event.get("item")
-        if kind in (ITEM_ADDED, ITEM_DONE) and isinstance(entry, dict) and isinstance(entry.get("type"), str):
+        if kind in (ITEM_ADDED, ITEM_DONE) and entry:
+            entry = self._mended(entry)
+            if entry["type"] in CALL_BY_ITEM:
+                check_keys(event, self._source, _ARGUMENTS)
             if kind == ITEM_ADDED:
                 return self._added(self._place(event, entry, ends=False), entry)
             return self._item_done(self._place(event, entry, ends=True), entry, ("item",))
@@ -217,6 +229,23 @@ class ResponsesDecoder:
             return [Piece(0, order=None if kind == ANNOTATION else item.key, delta={"events": events})]
         self._note(Quirk.FOREIGN_EVENT)
         return []
+
+    def _mended(self, entry: Any) -> dict[str, Any]:
+        """An item in the format's own words: relays name calls and text parts as other dialects do."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+            raise BadEvent("an output item that has no type")
+        if entry["type"] == _TOOL_CALL and isinstance(entry.get("name"), str):
+            mended = {**entry, "type": FUNCTION_CALL.item}
+        elif entry["type"] == OUTPUT_TEXT.item and entry.get("content"):
+            content = entry["content"]
+            parts = [_text_part(part) for part in (content if isinstance(content, list) else [content])]
+            if parts == content:
+                return entry
+            mended = {**entry, "content": parts}
+        else:
+            return entry
+        self._note(Quirk.TYPE_MISSING)
+        return mended
 
     def _beginning(self, response: Any) -> list[Delta]:
         if not isinstance(response, dict):
@@ -250,13 +279,16 @@ class ResponsesDecoder:
         """The item that an event of a text or a call belongs to; `kind` is the item's type ("": any)."""
         index, item_id = event.get("output_index"), _word(event.get("item_id"))
         item = self._by_index.get(index) if _is_index(index) else None
-        if item is None or (kind and item.kind != kind):
+        fits = item is not None and (not kind or item.kind == kind)
+        if item is None or not fits or (item_id and item.id != item_id):
             alike = [i for i in self._items if not kind or i.kind == kind]
             named = [i for i in alike if item_id and i.id == item_id]
-            if item is not None:
+            if item is not None and (named or not fits):
                 self._note(Quirk.INDEX_REUSED)
             if named:
                 item = named[-1]
+            elif item is not None and fits:
+                pass  # ids rotate; the index stands
             elif alike and (not _is_index(index) or (item is not None and not alike[-1].closed)):
                 item = alike[-1]
             else:
@@ -270,14 +302,17 @@ class ResponsesDecoder:
     def _place(self, event: dict[str, Any], entry: dict[str, Any], *, ends: bool) -> _Item:
         """The item that an announcement, or a done event, is about; a new one where none fits."""
         index, kind = event.get("output_index"), entry["type"]
+        pending = [i for i in self._items if ends and i.kind == kind and not i.closed]
         if _is_index(index):
             item = self._by_index.get(index)
+            if item is None or item.kind != kind or not item.is_entry(entry):
+                item = self._alike(entry, pending) or item  # two items at one index, or one at two
         else:
-            pending = [i for i in self._items if ends and i.kind == kind and not i.closed]
             item = self._alike(entry) or (pending[0] if pending else None)
-        fits = item is not None and item.kind == kind
-        if item is not None and fits and (item.head is None or (ends and not item.closed) or item.is_entry(entry)):
-            return item
+        if item is not None and item.kind == kind:
+            may_end = ends and not item.closed and item.name in ("", _word(entry.get("name")) or item.name)
+            if item.head is None or may_end or item.is_entry(entry):
+                return item
         if item is not None:
             self._note(Quirk.INDEX_REUSED)
         return self._new(index, kind)
@@ -317,14 +352,16 @@ class ResponsesDecoder:
         item.opened = True
         return [{"type": ITEM_ADDED, "output_index": item.key, "item": item.head or {"type": item.kind}}]
 
-    def _item_done(self, item: _Item, entry: dict[str, Any], path: _Path) -> list[Delta]:
-        """The whole of an item, in its done event, in the final response or in a plain reply."""
+    def _item_done(self, item: _Item, entry: dict[str, Any], path: _Path, *, again: bool = False) -> list[Delta]:
+        """The whole of an item, in its done event, in the final response or in a plain reply. `again`: it was there
+        before the final response told it."""
         item.head = item.head or entry
         item.id = item.id or _word(entry.get("id"))
         item.status = _word(entry.get("status"))
         call = CALL_BY_ITEM.get(item.kind)
         if call is not None:
             delta = CallDelta(0, key=item.key, kind=call.kind, unfinished=item.status == "incomplete")
+            delta.quiet = again or bool(item.fragments)
             self._name_call(item, delta, entry)
             self._final_arguments(item, delta, entry.get(call.field), (*path, call.field))
             item.closed = True
@@ -457,15 +494,22 @@ class ResponsesDecoder:
         out.append(FinishDelta(0, reason, reason, top_extra=_echo(response) if self._own else {}))
         return out
 
+    def _check_output(self, document: dict[str, Any], response: dict[str, Any]) -> None:
+        kinds = [str(entry.get("type")) for entry in sequence_of(response.get("output")) if isinstance(entry, dict)]
+        if any(kind in CALL_BY_ITEM or kind == _TOOL_CALL for kind in kinds):
+            check_keys(document, self._source, _ARGUMENTS)
+
     def _output(self, entries: Sequence[Any], path: _Path) -> list[Delta]:
         """The final items, matched with those that came in events; what did not come yet is given now."""
         out: list[Delta] = []
         left = list(self._items)
         streamed = "".join("".join(texts) for item in left for texts in item.texts.values())
         for position, entry in enumerate(entries):
-            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+            if not entry:
                 continue
+            entry = self._mended(entry)
             item = self._match(left, position, entry)
+            again = item is not None
             if item is not None:
                 left.remove(item)
             elif streamed and _holds_only(entry, streamed):
@@ -473,7 +517,7 @@ class ResponsesDecoder:
                 continue
             else:
                 item = self._new(position, entry["type"])
-            out += self._item_done(item, entry, (*path, position))
+            out += self._item_done(item, entry, (*path, position), again=again)
         return out
 
     def _match(self, left: list[_Item], position: int, entry: dict[str, Any]) -> _Item | None:
@@ -494,7 +538,7 @@ class ResponsesDecoder:
                 item.fragments = [text]
                 self._note(Quirk.FINAL_TEXT_DIFFERS)
                 kind = CALL_BY_ITEM[item.kind].kind
-                out.append(CallDelta(0, key=item.key, arguments=text, is_object=is_object, kind=kind))
+                out.append(CallDelta(0, key=item.key, arguments=text, is_object=is_object, kind=kind, quiet=True))
         return out
 
     def _confirmed(self) -> list[Delta]:
@@ -502,7 +546,7 @@ class ResponsesDecoder:
         if not any(item.status == "incomplete" for item in self._items):
             return []
         return [
-            CallDelta(0, key=item.key, kind=CALL_BY_ITEM[item.kind].kind, whole=True)
+            CallDelta(0, key=item.key, kind=CALL_BY_ITEM[item.kind].kind, whole=True, quiet=True)
             for item in self._items
             if item.kind in CALL_BY_ITEM and item.status == "completed"
         ]
@@ -578,6 +622,15 @@ def _holds_only(entry: dict[str, Any], streamed: str) -> bool:
         return False
     texts = [p.get("text") for p in sequence_of(entry.get("content")) if isinstance(p, dict)]
     return all(not isinstance(text, str) or text in streamed for text in texts)
+
+
+def _text_part(part: Any) -> Any:
+    """A part of a message in the format's own words, if it is text."""
+    if isinstance(part, str):
+        return {"type": OUTPUT_TEXT.type, "text": part}
+    if isinstance(part, dict) and part.get("type") in (None, "", "text") and isinstance(part.get("text"), str):
+        return {**part, "type": OUTPUT_TEXT.type}
+    return part
 
 
 def _is_other_part(part: Any) -> bool:

@@ -462,6 +462,7 @@ def error_body(fault: Fault, report: dict[str, Any] | None = None) -> bytes:
     """`{"error": {...}, "wholecall"?: {...}}`; an upstream's own error document of this dialect as it came."""
     fields = dict(fault.document) if fault.document and fault.error is fault.document.get("error") else {}
     fields["error"] = error_object(fault)
+    fields.pop("wholecall", None)  # an upstream's is no report of ours
     if report is not None:
         fields["wholecall"] = report
     return dump(fields)
