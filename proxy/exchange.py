@@ -36,7 +36,7 @@ from proxy.dialects.markup import AUTO, Rule
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
 from proxy.model.commands import Ask, Check, Command, Finish, Record, Retry, Send, Start, Stop
-from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
@@ -900,13 +900,16 @@ class Exchange:
         if self._reply.body.kind == "events" and not self._request.stream:
             self._note(Quirk.STREAM_FOR_JSON)
         for index, choice in self._reply.choices.items():
-            called = any(call.choice == index for call in self._judged)
+            called = any(call.choice == index and not call.format for call in self._judged)
             if choice.finish is None:
                 self._note(Quirk.FINISH_MISSING)
             elif choice.finish.reason in ("stop", "tool_calls") and (choice.finish.reason == "tool_calls") != called:
                 self._note(Quirk.FINISH_WRONG)
         if self._request.tool_choice.mode in ("required", "forced") and not self._judged:
             self._note(Quirk.REQUIRED_CALL_MISSING)
+        spent = self._reply.usage.counts if self._reply.usage else Usage()
+        if spent.output_tokens - (spent.reasoning or 0) > 1 and not self._flowing and not self._judged:
+            self._note(Quirk.TOKENS_WITHOUT_OUTPUT)
 
     def _unchanged(self) -> bool:
         """Whether a whole document may go out as it came: same dialect, no call, nothing mended or reported."""

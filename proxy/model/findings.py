@@ -101,6 +101,7 @@ class Quirk(StrEnum):
     SCHEMA_MENDED = "schema_mended"
     SCHEMA_UNCOMPILABLE = "schema_uncompilable"
     REQUIRED_CALL_MISSING = "required_call_missing"
+    TOKENS_WITHOUT_OUTPUT = "tokens_without_output"
     REASK_REPEAT = "reask_repeat"
     # calls that came as text
     LEAKED_AS_TEXT = "leaked_as_text"
@@ -307,6 +308,10 @@ QUIRKS: dict[Quirk, QuirkRow] = {
     ),
     Quirk.MARKUP_RESIDUE: QuirkRow(
         "remains of call markup beside a structured call were removed", "Bedrock (DeepSeek), Qwen3-Coder"
+    ),
+    Quirk.TOKENS_WITHOUT_OUTPUT: QuirkRow(
+        "tokens were generated but neither text nor a call came: a parser of the backend lost them",
+        "vLLM and SGLang tool parsers that swallow what they cannot read",
     ),
     Quirk.REASK_REPEAT: QuirkRow(
         "asked to correct a call, the model repeated one that was accepted; the repeat was dropped",
