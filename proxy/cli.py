@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -37,9 +38,16 @@ def main() -> None:
     help="The configuration file (TOML).",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="In place of listen.port; 0: a free one.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that serve.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that serve; each counts max_streams and requests_per_minute for itself.",
+)
 def serve(path: Path, port: int | None, workers: int) -> None:
     """Run the proxy."""
+    gc.disable()  # until all is imported: nothing of that is garbage, and looking for some takes a tenth of the start
     from proxy.config import ConfigError, load
 
     def current() -> Config:
@@ -77,12 +85,12 @@ def check_config(path: Path) -> None:
 
 @main.command()
 @click.option("--once", is_flag=True, help="End after the one exchange that is shown.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
-def demo(once: bool, port: int) -> None:
+@click.option("--port", type=click.IntRange(0, 65535), help="Default 8080, with --once a free one; 0: a free one.")
+def demo(once: bool, port: int | None) -> None:
     """Show the proxy at work on an embedded backend: no key, no network."""
     from proxy.demo import run
 
-    sys.exit(run(once, port))
+    sys.exit(run(once, (0 if once else 8080) if port is None else port))
 
 
 commands.register(main)

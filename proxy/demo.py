@@ -14,6 +14,7 @@ import click
 import httpx
 import uvicorn
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from proxy.config import Config, from_document
@@ -28,7 +29,8 @@ EXIT_UNUSABLE = 2
 
 
 def run(once: bool, port: int) -> int:
-    """Show one exchange; then, unless `once`, serve until Ctrl-C. `port` 0: a free one. The exit status."""
+    """Show one exchange; then, unless `once`, serve until Ctrl-C or until the terminal is closed. `port` 0: a free
+    one. The exit status."""
     os.environ.pop(MULTIPROCESS_DIR, None)  # metrics of one process; read when they are imported
     logs.set_up("error")
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the backend leaves replies unfinished on purpose
@@ -49,7 +51,7 @@ async def _demo(once: bool, port: int, console: Console) -> None:
     upstream = address_of(listening)
     async with _running(backend, backend.serve([listening])):
         config = _config(upstream, port)
-        sockets = bind(config)
+        sockets = bind(config, "--port (0: a free one)")
         address = address_of(sockets.api)
         proxy = Server(Service(config), sockets)
         async with _running(proxy, proxy.serve()) as serving:
@@ -121,19 +123,16 @@ def _headline(console: Console, title: str, text: str) -> None:
 
 
 def _invite(console: Console, address: str, upstream: str) -> None:
-    """Where a client goes. Lines to copy are not wrapped."""
-    chat = f"{address}/v1/chat/completions"
-    lines = (
-        "",
-        f"The proxy listens on {address}/v1 (any API key). Try it:",
-        "",
-        f"  curl -s {address}/v1/demo/request |",
-        f"    curl -sN {chat} -H 'content-type: application/json' -d @-",
-        "",
-        f"The same without the proxy: {upstream}/v1. Append ?model=NAME to the first address for another reply:",
-        f"  {', '.join(shipped())}",
-        "",
-        "Each exchange is logged as one line. Ctrl-C ends.",
-    )
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    """Where a client goes. Lines to copy are not wrapped, whatever the width."""
+    text = f"""
+The proxy listens on {address}/v1 (any API key). Try it:
+
+  curl -s {address}/v1/demo/request |
+    curl -sN {address}/v1/chat/completions \\
+      -H 'content-type: application/json' -d @-
+
+The same without the proxy: {upstream}/v1
+Append ?model=NAME to the first address for another reply. NAME is one of"""
+    console.print(Text(text), soft_wrap=True)
+    console.print(Padding(Text(", ".join(shipped())), (0, 0, 0, 2), expand=False))
+    console.print(Text("\nEach exchange is logged as one line. Ctrl-C ends."), soft_wrap=True)

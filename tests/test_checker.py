@@ -22,6 +22,7 @@ from proxy.server import checker as checking
 from proxy.server.checker import Checker
 
 REFERENCE = {"$defs": {"n": {"type": "integer"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}
+WRONG_REFERENCE = b'{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}'
 TOO_COSTLY = CallError("", "too_costly", "the check took too long and was ended")
 
 
@@ -227,8 +228,9 @@ def test_without_a_child_the_call_is_faulty(monkeypatch: pytest.MonkeyPatch) -> 
         result = (await checker.judge([check('{"a":1}')]))[0]
         assert (result.verdict, result.text) == (Verdict.SCHEMA_VIOLATION, '{"a":1}')
         assert result.error == CallError("", "uncheckable", "the check could not be carried out now")
-        assert (await checker.compile_problems([json.dumps(REFERENCE).encode()]))[0] is not None
+        assert await checker.compile_problems([WRONG_REFERENCE]) == [None]
         monkeypatch.undo()
+        assert (await checker.compile_problems([WRONG_REFERENCE]))[0] is not None
         assert (await checker.judge([check('{"a":1}')]))[0].verdict is Verdict.VALID
 
     with_checker(run)
@@ -252,6 +254,17 @@ def test_only_so_many_checks_may_wait() -> None:
         assert results[-1].error == CallError("", "uncheckable", "too many checks are waiting")
 
     with_checker(run, max_waiting=2)
+
+
+def test_a_schema_is_no_problem_where_too_many_checks_wait() -> None:
+    async def run(checker: Checker) -> None:
+        waiting = asyncio.create_task(checker.judge([check('{"a":1}')] * 2))
+        await asyncio.sleep(0)
+        assert await checker.compile_problems([WRONG_REFERENCE]) == [None]
+        await waiting
+        assert (await checker.compile_problems([WRONG_REFERENCE]))[0] is not None
+
+    with_checker(run, max_waiting=1)
 
 
 def test_a_caller_that_leaves_disturbs_nobody() -> None:

@@ -12,6 +12,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from proxy.cli import main
+from proxy.replay.app import shipped
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,4 +79,53 @@ def test_a_port_that_is_taken_gets_one_line() -> None:
         shown, errors = process.communicate(timeout=30)
     assert (process.returncode, shown) == (2, "")
     assert len(errors.splitlines()) == 1
-    assert "choose another port" in errors
+    assert "--port (0: a free one)" in errors
+    assert "listen.port" not in errors
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_it_ends_with_its_terminal(early: bool) -> None:
+    process = started()
+    try:
+        assert process.stdout is not None
+        while ("Asked" if early else "Ctrl-C") not in (line := process.stdout.readline()):
+            assert line
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=10)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+
+
+def test_where_to_go_fits_into_eighty_columns() -> None:
+    process = started()
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while "Ctrl-C" not in (line := process.stdout.readline()):
+            assert line
+            lines.append(line.rstrip("\n"))
+    finally:
+        process.kill()
+        process.communicate()
+    after = lines[next(i for i, line in enumerate(lines) if "listens on" in line) :]
+    assert max(map(len, after)) <= 80
+    assert "\n".join(after).split("NAME is one of\n")[1].replace(",", " ").split() == list(shipped())
+
+
+@pytest.mark.parametrize(
+    ("options", "port"), [(["--once"], 0), ([], 8080), (["--once", "--port", "99"], 99), (["--port", "0"], 0)]
+)
+def test_a_free_port_is_taken_where_nobody_needs_it_afterwards(
+    options: list[str], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def run(once: bool, port: int) -> int:
+        asked.append(port)
+        return 0
+
+    monkeypatch.setattr("proxy.demo.run", run)
+    assert CliRunner().invoke(main, ["demo", *options]).exit_code == 0
+    assert asked == [port]

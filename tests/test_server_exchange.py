@@ -194,6 +194,7 @@ def test_a_client_that_does_not_read_is_dropped_after_send_s(caplog: pytest.LogC
             assert not body.endswith(b"0\r\n\r\n")
         fields = [record.fields for record in caplog.records if record.name == "wholecall.exchange"]  # type: ignore[attr-defined]
         assert (fields[0]["outcome"], fields[0]["code"]) == ("gone", "send_s")
+        assert [record.message for record in caplog.records if record.name == "uvicorn.error"] == []
         await up.none_open()
 
     caplog.set_level("INFO", "wholecall")
@@ -737,9 +738,6 @@ def deep(levels: int) -> dict[str, Any]:
         ([tool({"$ref": "http://127.0.0.1:1/x"}, "weather")], ["weather"]),
         ([tool({"$ref": "file:///etc/passwd"}, "weather")], ["weather"]),
         ([tool(deep(100), "weather")], ["weather", "64 levels"]),
-        ([tool({"description": "x" * 5000}, "weather")], ["weather", "4096 (max_schema_bytes)"]),
-        ([tool({"description": "x" * 4000}, f"t{i}") for i in range(300)], ["1048576"]),
-        ([tool({}, f"t{i}") for i in range(513)], ["513", "512"]),
         ([tool("{}", "weather")], ["parameters"]),
     ],
 )
@@ -748,6 +746,25 @@ def test_a_tool_whose_schema_cannot_be_used_is_400_naming_tool_and_place(tools: 
         reply = await chat(proxy.port, tools=tools)
         assert (reply.status, reply.error["code"]) == (400, "invalid_tool_schema")
         for word in words:
+            assert word in reply.error["message"]
+        assert up.seen == []
+
+    run(says("Hello"), test)
+
+
+@pytest.mark.parametrize(
+    ("tools", "code", "words"),
+    [
+        ([tool({"description": "x" * 5000}, "weather")], "max_schema_bytes", ["weather", "5018", "4096"]),
+        ([tool({"description": "x" * 4000}, f"t{i}") for i in range(300)], "max_schemas_bytes", ["1048576"]),
+        ([tool({}, f"t{i}") for i in range(513)], "max_tools", ["513", "512"]),
+    ],
+)
+def test_tools_over_a_limit_are_413_naming_the_limit(tools: Any, code: str, words: list[str]) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await chat(proxy.port, tools=tools)
+        assert (reply.status, reply.error["type"], reply.error["code"]) == (413, "limit_exceeded", code)
+        for word in (*words, f"({code})"):
             assert word in reply.error["message"]
         assert up.seen == []
 
@@ -779,6 +796,7 @@ def test_a_bad_request_is_one_clear_error_and_the_proxy_lives_on(body: Any, code
     async def test(proxy: Proxy, up: Upstream) -> None:
         reply = await ask(proxy.port, body)
         assert reply.error["code"] == code
+        assert ("nested too deeply" in reply.error["message"]) == (body == b"[" * 100_000)
         assert reply.status == (404 if code == "model_not_found" else 400)
         assert up.seen == []
         assert (await ask(proxy.port, {**REQUEST, "model": "known"})).status == 200
@@ -922,8 +940,9 @@ def test_what_arrived_before_the_backend_closed_too_early_is_read_all_the_same()
     async def main() -> None:
         backends = HttpUpstream()
         async with Upstream(sloppy) as up:
-            backend = configuration(up.url).backends[0]
-            reply = await backends.open(backend, up.url + "/chat/completions", [], b"{}", connect_s=5.0)
+            config = configuration(up.url)
+            backend = config.backends[0]
+            reply = await backends.open(config, backend, up.url + "/chat/completions", [], b"{}")
             await asyncio.sleep(0.2)  # the proxy is busy with the client meanwhile
             assert await reply.read() == b"data: [DONE]\n\n"
             with pytest.raises(Fault, match="in the middle"):

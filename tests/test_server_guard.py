@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -143,6 +144,61 @@ def test_a_head_over_its_limit_is_431_naming_the_limit(shape: str) -> None:
         assert (await chat(proxy.port)).status == 200
 
     run(test, limits={"max_head_bytes": 4096})
+
+
+def chunked(*pieces: bytes) -> list[bytes]:
+    return [raw(b"Host: a", b"Content-Type: application/json", b"Transfer-Encoding: chunked", body=b""), *pieces]
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/files"])
+@pytest.mark.parametrize("shape", ["endless field", "many fields", "endless extension", "many extensions"])
+def test_what_is_neither_head_nor_body_has_the_heads_limit(path: str, shape: str) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        piece = b"a" * 65536
+        sent = {
+            "endless field": chunked(b"2\r\n{}\r\n0\r\nX-A: ", *[piece] * 1024),
+            "many fields": chunked(b"2\r\n{}\r\n0\r\n", *[b"X-A: %s\r\n" % (b"a" * 1000)] * 50),
+            "endless extension": chunked(b"2\r\n{}\r\n2;a=", *[piece] * 1024),
+            "many extensions": chunked(*[b"1;a=%s\r\n \r\n" % (b"a" * 1000)] * 50),
+        }
+        sent[shape][0] = sent[shape][0].replace(PATH.encode(), path.encode())
+        async with Client(proxy.port) as client:
+            pushed = 0
+            try:
+                for data in sent[shape]:
+                    async with asyncio.timeout(0.3):
+                        await client.send(data)
+                    pushed += len(data)
+                    await asyncio.sleep(0.001)
+            except (ConnectionError, TimeoutError):
+                pass
+            reply = await client.rest(await client.head())
+        assert (reply.status, reply.error["code"]) == (431, "max_head_bytes")
+        assert "4096 (max_head_bytes)" in reply.error["message"]
+        assert pushed < 16 << 20
+        assert up.seen == []
+        assert (await chat(proxy.port)).status == 200
+
+    since = time.process_time()
+    run(test, limits={"max_head_bytes": 4096})
+    assert time.process_time() - since < 4.0
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_small_chunks_and_a_small_trailer_are_fine_and_the_trailer_is_dropped(size: int) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY + b" " * 1500)
+        data = b"".join(chunked(chunks, b"0\r\nopenai-beta: no\r\nauthorization: Bearer no\r\n\r\n"))
+        async with Client(proxy.port) as client:
+            for at in range(0, len(data), size):
+                await client.send(data[at : at + size])
+                await asyncio.sleep(0)
+            assert (await client.rest(await client.head())).status == 200
+            await client.send(request_bytes(None, "/healthz", "GET"))
+            assert (await client.rest(await client.head())).status == 200
+        assert not {"openai-beta", "authorization"} & up.seen[0].headers.keys()
+
+    run(test, limits={"max_head_bytes": 1024})
 
 
 def test_too_many_header_fields_are_431_naming_the_limit() -> None:

@@ -207,7 +207,7 @@ def test_what_keeps_the_server_from_starting_is_one_clear_line(tmp_path: Path) -
         port = taken.getsockname()[1]
         good = write_config(tmp_path / "good.toml", document("http://127.0.0.1:1/v1", listen={"port": port}))
         wrong: dict[str, Any] = {
-            "a taken port": (good, [str(port), "choose another port"]),
+            "a taken port": (good, [str(port), "choose another", "listen.port", "--port"]),
             "no file": (tmp_path / "none.toml", ["none.toml", "cannot be read"]),
         }
         for path, words in wrong.values():

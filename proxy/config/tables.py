@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from proxy.config.mask import Mask
 from proxy.config.values import (
     CONNECTION_HEADERS,
     CREDENTIAL_HEADERS,
@@ -196,6 +197,12 @@ class Config(Table):
             if hmac.compare_digest(client.key, digest):
                 found = client
         return found
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Over every credential that backends are sent."""
+        own = [backend.api_key.secret for backend in self.backends]
+        return Mask(s.reveal() for s in (*own, *(value for b in self.backends for value in b.headers.values())))
 
     @cached_property
     def _backends(self) -> dict[str, Backend]:

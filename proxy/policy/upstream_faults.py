@@ -77,12 +77,7 @@ def refusal(
     """An error status with its (bounded) body. `own_key`: the credential was the proxy's own, and its 401 or 403 is
     not the client's fault; the message, which may quote the key, is not passed on."""
     if status in (401, 403) and own_key:
-        return Fault(
-            FaultKind.UPSTREAM_ERROR,
-            f"the backend refused the credential that this proxy is configured with (status {status})",
-            code=str(status),
-            transient=False,
-        )
+        return own_key_refused(status)
     if not 400 <= status < 600:
         what = f"the upstream answered with status {status}"
         return Fault(FaultKind.UPSTREAM_ERROR, what, code=str(status), transient=False)
@@ -102,6 +97,16 @@ def refusal(
     if failed and same_dialect and isinstance(document, dict) and isinstance(document.get("error"), dict):
         fault.error, fault.document = document["error"], document
     return fault
+
+
+def own_key_refused(status: int) -> Fault:
+    """401 or 403 to the proxy's own credential."""
+    return Fault(
+        FaultKind.UPSTREAM_ERROR,
+        f"the backend refused the credential that this proxy is configured with (status {status})",
+        code=str(status),
+        transient=False,
+    )
 
 
 def plain(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from proxy.config import Limits
+from proxy.config import Client, Limits
 from proxy.faults import FaultKind
 from proxy.model.calls import VERDICT_MEANING
 from proxy.model.findings import QUIRKS
@@ -24,7 +24,7 @@ ERROR_MEANING: dict[FaultKind, str] = {
     "named one, are passed on",
     FaultKind.BLOCKED: "a faulty call blocks the reply (policy.mode = block): none of its calls is delivered; the code "
     "is the verdict of the first faulty one",
-    FaultKind.LIMIT: "something is larger than a limit of the configuration; the code is the limit's key",
+    FaultKind.LIMIT: "something is larger, or took longer, than a limit allows; the code is the limit's key",
     FaultKind.SHUTDOWN: "the proxy was stopped, and this reply did not end while it waited for running ones",
     FaultKind.INVALID_REQUEST: "the client's request has a field of the wrong form; the message names it",
     FaultKind.INVALID_JSON: "the client's request is no JSON",
@@ -36,13 +36,63 @@ ERROR_MEANING: dict[FaultKind, str] = {
     FaultKind.NOT_FOUND: "the proxy has no such path",
 }
 
+# Where an error may have another status than its kind's own.
+OTHER_STATUSES: dict[FaultKind, str] = {
+    FaultKind.UPSTREAM_ERROR: "HTTP 502 or the status of the upstream's own error",
+    FaultKind.LIMIT: "HTTP 502 (a reply), 413, 431 or 408 (a request), 429 or 503 (too many of them)",
+    FaultKind.INVALID_REQUEST: "HTTP 400, 405 (wrong method) or 415 (compressed)",
+}
+
+# Codes that are no kind's and no limit's: meaning, and where it is seen.
+OTHER_ERRORS: dict[str, tuple[str, str]] = {
+    "internal": ("the proxy failed by a mistake of its own; its log has the trace", "HTTP 500, type upstream_error"),
+    "unexpected_tool_call": (
+        "the upstream says that the model called a tool, and the call is not in its reply",
+        f"HTTP 502, type {FaultKind.UPSTREAM_ERROR.value.type}",
+    ),
+}
+
+_TIMEOUT = "HTTP 504, code timeout; the message has the key"
+
+# What each limit bounds, and what follows where it is reached.
+LIMIT_MEANING: dict[str, tuple[str, str]] = {
+    "max_request_bytes": ("the body of a client's request", "HTTP 413"),
+    "max_head_bytes": ("a client's request line and header fields, and likewise what follows its body", "HTTP 431"),
+    "max_headers": ("the number of header fields of a client's request", "HTTP 431"),
+    "max_schema_bytes": ("the JSON Schema of one tool that a client's request declares", "HTTP 413"),
+    "max_schemas_bytes": ("the JSON Schemas of all tools of a client's request together", "HTTP 413"),
+    "max_tools": ("the number of tools that a client's request declares", "HTTP 413"),
+    "max_event_bytes": ("one event, or line, of the backend's stream", "HTTP 502"),
+    "max_arguments_bytes": ("the arguments of one call", "HTTP 502"),
+    "max_held_bytes": (
+        "what is held of one reply until its end: its calls, or a reply that is one document",
+        "HTTP 502",
+    ),
+    "max_calls": ("the number of calls in one reply", "HTTP 502"),
+    "max_events": ("the number of events in one reply", "HTTP 502"),
+    "max_reply_bytes": ("the backend's whole reply, decompressed", "HTTP 502"),
+    "max_streams": ("how many exchanges run at once: all, or those with one backend (backends.limits)", "HTTP 503"),
+    "clients.max_streams": ("how many exchanges of one client run at once", "HTTP 429"),
+    "clients.requests_per_minute": ("how many requests one client sends in a minute", "HTTP 429"),
+    "head_s": ("how long a client may take to send its request's head", "HTTP 408"),
+    "body_s": ("how long a client may take to send its request's body", "HTTP 408"),
+    "connect_s": ("how long it may take to connect to a backend", _TIMEOUT),
+    "first_byte_s": ("how long a backend may take until its first event", _TIMEOUT),
+    "idle_s": ("how long a backend may be silent between two events; comments do not count", _TIMEOUT),
+    "total_s": ("how long a whole exchange may take", _TIMEOUT),
+    "send_s": ("how long a client may take to read what was sent", "the connection is dropped; a code of the log only"),
+}
+
+# Limits that no key of the configuration sets.
+FIXED_LIMITS = {"max_schemas_bytes": 1_048_576, "max_tools": 512}
+
 
 KINDS = {
     "verdict": "Verdicts: one for each call",
     "quirk": "Quirks: what was mended, or is odd",
     "repair": "Repairs of arguments that are almost JSON",
     "error": "Errors",
-    "limit": "Limits: the code of an error where one is reached",
+    "limit": "Limits: the code of an error where one is reached, or for times the key in its message",
 }
 
 REPAIR_MEANING: dict[str, str] = {
@@ -74,19 +124,41 @@ def meanings() -> list[Meaning]:
         *(Meaning("repair", name, text, "policy.repair = safe") for name, text in REPAIR_MEANING.items()),
         *(Meaning("quirk", quirk.value, row.meaning, f"seen: {row.evidence}") for quirk, row in QUIRKS.items()),
         *(
-            Meaning("error", kind.value.code, text, f"HTTP {kind.value.status}, type {kind.value.type}")
+            Meaning(
+                "error",
+                kind.value.code,
+                text,
+                f"{OTHER_STATUSES.get(kind, f'HTTP {kind.value.status}')}, type {kind.value.type}",
+            )
             for kind, text in ERROR_MEANING.items()
         ),
-        *(
-            Meaning("limit", key, f"a limit of the configuration, set by limits.{key}", f"default {field.default}")
-            for key, field in Limits.model_fields.items()
-        ),
+        *(Meaning("error", code, text, more) for code, (text, more) in OTHER_ERRORS.items()),
+        *(Meaning("limit", key, text, f"{more}; {_set_by(key)}") for key, (text, more) in LIMIT_MEANING.items()),
     ]
+
+
+def _set_by(key: str) -> str:
+    if key in FIXED_LIMITS:
+        return f"fixed: {FIXED_LIMITS[key]}"
+    table, _, name = key.rpartition(".")
+    field = (Client if table else Limits).model_fields[name]
+    return f"set by {table or 'limits'}.{name}, default {field.default}"
 
 
 def find(code: str) -> list[Meaning]:
     """What `code` means; empty where nothing has that name. Letter case, dashes and a key's table don't matter."""
-    return [meaning for meaning in meanings() if meaning.code == _plain(code)]
+    plain = _plain(code)
+    if plain.isascii() and plain.isdigit() and 400 <= int(plain) <= 599:
+        return [_status(plain)]
+    return [meaning for meaning in meanings() if plain in (meaning.code, meaning.code.rpartition(".")[2])]
+
+
+def _status(code: str) -> Meaning:
+    if code in ("401", "403"):
+        text = "the upstream refused a credential: the proxy's own (HTTP 502), or the client's where it is forwarded"
+    else:
+        text = "the upstream answered with this status, and its error named no code"
+    return Meaning("error", code, text, f"type {FaultKind.UPSTREAM_ERROR.value.type}")
 
 
 def near(code: str) -> list[str]:

@@ -114,7 +114,11 @@ class Checker:
         return results
 
     async def compile_problems(self, schemas: Sequence[bytes]) -> list[Problem | None]:
-        """For each schema the pointer and message of what makes it unusable, or None."""
+        """For each schema the pointer and message of what makes it unusable, or None.
+
+        None too where that cannot be found out now, which is not the schema's fault: its calls will be judged, or be
+        faulty where they cannot be.
+        """
         problems = []
         pause = _Pause()
         for schema in schemas:
@@ -132,7 +136,7 @@ class Checker:
             return known[0]
         answer = await self._ask(compile_job(schema, self._max_schema_bytes, self._deadline_s), schema)
         if isinstance(answer, _Lost):
-            return "", answer.value.message
+            return ("", answer.value.message) if answer is _Lost.TOO_COSTLY else None
         problem = None if answer is None else (str(answer[0]), str(answer[1]))
         self._compiled.put(digest, (problem,), 1)
         return problem

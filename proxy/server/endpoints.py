@@ -21,7 +21,7 @@ from proxy.server.respond import read_some, respond
 from proxy.server.state import Service, clock
 from proxy.server.upstream import Headers
 
-# A request's tool schemas together, and their number. One schema's size is `max_schema_bytes`.
+# A request's tool schemas together, and their number: fixed. One schema's size is `max_schema_bytes`.
 MAX_SCHEMAS_BYTES = 1_048_576
 MAX_TOOLS = 512
 
@@ -145,24 +145,23 @@ class Completions:
             ticket.leave()
 
     async def _check_tools(self, request: Request, config: Config, plan: RoutePlan) -> None:
-        """Raises Fault (400, the tool named) for schemas that are too large, or that do not compile."""
+        """Raises Fault: tools that are too many or too large (413), a schema that does not compile (400, named)."""
         tools = request.tools
         if not tools:
             return
         if len(tools) > MAX_TOOLS:
-            raise _bad_tools(f"the request declares {len(tools)} tools; {MAX_TOOLS} are taken at most")
+            raise _too_many("max_tools", MAX_TOOLS, f"the number of tools ({len(tools)})")
         limit = config.limits.max_schema_bytes
         total = 0
         for name, tool in tools.items():
             size = len(tool.schema or b"")
             total += size
             if size > limit:
-                raise _bad_tools(
-                    f"tool {name[:128]!r}: its parameters are {size} bytes long, over the limit of {limit} "
-                    "(max_schema_bytes)"
-                )
+                what = f"tool {name[:128]!r}: the size of its schema ({size} bytes)"
+                raise _too_many("max_schema_bytes", limit, what)
         if total > MAX_SCHEMAS_BYTES:
-            raise _bad_tools(f"the tools' parameters are {total} bytes together; {MAX_SCHEMAS_BYTES} are taken at most")
+            what = f"the size of all tools' schemas together ({total} bytes)"
+            raise _too_many("max_schemas_bytes", MAX_SCHEMAS_BYTES, what)
         backends = map(config.backend, plan.route.backends)
         if all(config.settings_for(plan.route, backend).skip_uncompilable for backend in backends):
             return
@@ -171,13 +170,14 @@ class Completions:
         for (name, _), problem in zip(judged, problems, strict=True):
             if problem is not None:
                 pointer, message = problem
-                raise _bad_tools(
-                    f"tool {name[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
-                )
+                what = f"tool {name[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
+                raise Fault(FaultKind.INVALID_TOOL_SCHEMA, what, param="tools")
 
 
-def _bad_tools(detail: str) -> Fault:
-    return Fault(FaultKind.INVALID_TOOL_SCHEMA, detail, param="tools")
+def _too_many(key: str, limit: int, what: str) -> Fault:
+    fault = limit_fault(key, limit, what, status=413)
+    fault.param = "tools"
+    return fault
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from proxy.faults import Fault, FaultKind
 from proxy.model.commands import Record
 from proxy.server.logs import cut
 
@@ -15,7 +16,7 @@ NONE = "none"  # as a metric label: the request never came to have one
 @dataclass(slots=True)
 class Entry:
     """`started` and the other times are seconds of the monotonic clock. `route` is the pattern that matched, `model`
-    the client's text. `attempts` are the backends that failed before the one that answered, with the kind of fault.
+    the client's text. `attempts` are the backends that failed before the one that answered, each with its fault.
     `decided` is false where the record's error was the last attempt's, which is already among them.
     `unread`: not all of the request's body has been read. `head_sent`: of the answer."""
 
@@ -28,7 +29,7 @@ class Entry:
     backend: str = NONE
     model: str = ""
     stream: bool = False
-    attempts: list[tuple[str, str]] = field(default_factory=list)
+    attempts: list[tuple[str, Fault]] = field(default_factory=list)
     decided: bool = True
     head_sent: bool = False
     unread: bool = False
@@ -78,10 +79,18 @@ class Entry:
             "quirks": sorted(set(record.quirks)),
             "repairs": sorted(set(record.repairs)),
             "reask": record.reask,
-            "failed": [f"{backend}: {kind}" for backend, kind in self.attempts],
+            "failed": [_failed(backend, fault) for backend, fault in self.attempts],
             "usage": {name: count for name, count in (record.usage or {}).items() if isinstance(count, int)},
         }
         return {name: value for name, value in fields.items() if value not in ("", None, [], {})}
+
+
+def _failed(backend: str, fault: Fault) -> str:
+    """The backend and the code; of faults whose words are always ours, those too."""
+    told = f"{backend}: {fault.kind.value.code}"
+    if fault.kind not in (FaultKind.UNREACHABLE, FaultKind.TIMEOUT):
+        return told
+    return cut(f"{told}: {fault.detail.removeprefix(f'backend {backend!r} ')}")
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -1,8 +1,9 @@
 """What a client may send at all: uvicorn's httptools protocol with limits on the request head and on bad framing.
 
-httptools (llhttp) refuses most of what request smuggling needs. It lets through, and this class refuses: a head of any
-size, no Host or several, a transfer coding besides chunked, an absolute URL as the target, and a client that connects
-and never finishes its head. Whatever is refused costs one log line and one JSON answer, never a traceback.
+httptools (llhttp) refuses most of what request smuggling needs. It lets through, and this class refuses: a head, a
+trailer or chunk extensions of any size, no Host or several, a transfer coding besides chunked, an absolute URL as the
+target, and a client that connects and never finishes its head. Whatever is refused costs one log line and one JSON
+answer, never a traceback. A trailer's fields are thrown away: nobody here may take them for the head's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, Protocol, cast
 
 import httptools
@@ -26,13 +28,16 @@ from proxy.server.logs import request_id
 # writing would see the reset in place of the answer.
 LINGER_S = 2.0
 LINGER_BYTES = 4 * 1024 * 1024
+# What a chunk may cost besides its data: sixteen digits of its size and two line ends.
+CHUNK_BYTES = 20
 
 logger = logging.getLogger("wholecall.http")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """`max_head_bytes`: request line and header fields. `head_s`: from the connection's or the head's first moment."""
+    """`max_head_bytes`: request line and header fields, and what comes behind them that is no body: chunk extensions
+    and the trailer. `head_s`: from the connection's or the head's first moment."""
 
     max_head_bytes: int = 32768
     max_headers: int = 100
@@ -86,6 +91,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._known = 0  # bytes of the head that the parser has given out
         self._raw = 0  # bytes of reads that lay wholly inside the head
         self._fields = 0
+        self._content = 0  # bytes of the current read that are the body's, with what its chunks may cost
+        self._surplus = 0  # bytes of reads that lay wholly behind the head and before the request's end, less those
         self._length = 0  # of the body, as announced
         self._bypassed = 0  # bytes of a body that the parser will not see
         self._deaf = False  # nothing that this client sends is listened to any more
@@ -112,10 +119,16 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         was_inside = self._begun and self._expects_head
+        was_behind = not self._expects_head
+        self._content = 0
         self._unset_keepalive_if_required()
         self._feed(data)
-        if self._expects_head and not self._is_done():
+        if self._is_done():
+            return
+        if self._expects_head:
             self._watch_head(len(data) if was_inside else 0)
+        elif was_behind:
+            self._watch_surplus(len(data))
 
     def _feed(self, data: bytes) -> None:
         """Hand `data` to the parser.
@@ -151,8 +164,25 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_timer is None and (self._begun or self._unanswered is None):
             self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
 
+    def _watch_surplus(self, size: int) -> None:
+        """A request's end has not come yet: what is no body has a limit. `size`: of a read that lay before the end.
+
+        The parser tells of a trailer's field when it is whole and of chunk extensions never, so reads are counted. Of
+        what chunks may cost, no more than one chunk's is saved up.
+        """
+        self._surplus = max(self._surplus + size - self._content, -CHUNK_BYTES)
+        if self._surplus > self._limits.max_head_bytes:
+            self._refusal = self._head_too_large()
+            self.send_400_response("")
+
     def _is_done(self) -> bool:
         return self._deaf or self.lingering or self.transport.is_closing()
+
+    def _abort(self, cycle: RequestResponseCycle) -> None:
+        """Drop the connection, and with it this answer: uvicorn would complain that it is not complete."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self.transport.abort()
 
     def close_gently(self) -> None:
         """Close; where the request's body is still coming, only after the client had time to read the answer."""
@@ -165,9 +195,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._begun = True
-        self._known = self._raw = self._fields = 0
+        self._known = self._raw = self._surplus = self._fields = 0
         super().on_message_begin()
-        self.scope["state"]["abort"] = self.transport.abort
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -179,7 +208,8 @@ class GuardedProtocol(HttpToolsProtocol):
             limit = self._limits.max_headers
             self._stop(limit_fault("max_headers", limit, "the number of header fields", status=431))
         self._count(len(name) + len(value) + 4)  # ": " and CRLF
-        super().on_header(name, value)
+        if self._expects_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._unset_head_timer()
@@ -188,8 +218,16 @@ class GuardedProtocol(HttpToolsProtocol):
             self._bypassed = self._length
         self._expects_head = self._begun = False
         super().on_headers_complete()
+        self.scope["state"]["abort"] = partial(self._abort, self.cycle)
         if has_body:
             self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
+
+    def on_chunk_header(self) -> None:
+        self._content += CHUNK_BYTES
+
+    def on_body(self, body: bytes) -> None:
+        self._content += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._bypassed:
@@ -257,7 +295,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _head_too_large(self) -> Fault:
         limit = self._limits.max_head_bytes
-        return limit_fault("max_head_bytes", limit, "the request's head", status=431)
+        what = "the request's head" if self._expects_head else "what the request's chunks hold besides its body"
+        return limit_fault("max_head_bytes", limit, what, status=431)
 
     def _stop(self, fault: Fault) -> NoReturn:
         self._refusal = fault

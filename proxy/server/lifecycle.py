@@ -2,7 +2,7 @@
 
 SIGTERM, SIGINT   not ready any more, no new connections; running exchanges end within `listen.drain_s`, then with
                   an error in-band. A second one: at once
-SIGHUP            load the configuration anew; a bad file changes nothing
+SIGHUP            load the configuration anew; a bad file changes nothing. Without a file: as SIGTERM
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        handlers = {signal.SIGTERM: self.stop, signal.SIGHUP: self.reload}
+        handlers = {signal.SIGTERM: self.stop, signal.SIGHUP: self.stop if self._load is None else self.reload}
         if self._parent is None:
             handlers[signal.SIGINT] = self.stop
         for number, handler in handlers.items():
@@ -186,6 +186,7 @@ def run(load: Load, config: Config, sockets: Sockets, parent: int | None = None)
         await Server(service, sockets, load, parent).serve()
 
     gc.freeze()  # what was imported stays: the collector need not look at it again and again
+    gc.enable()
     try:
         uvloop.run(main())
     except (RuntimeError, OSError) as error:

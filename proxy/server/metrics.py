@@ -61,6 +61,10 @@ class Metrics:
         self._calls = counter("tool_calls_total", "Judged tool calls", "route", "backend", "verdict")
         self._quirks = counter("quirks_total", "Mended departures from a clean stream", "backend", "quirk")
         self._repairs = counter("repairs_total", "Repairs of arguments", "backend", "repair")
+        self._recovered = counter("recovered_total", "Calls that came as text", "backend", "format")
+        self._refused = counter(
+            "recovery_refused_total", "Text that looked like a call and stayed text", "backend", "format", "rule"
+        )
         self._reasks = counter("reasks_total", "Replies for which the model was asked again", "backend", "outcome")
         self._errors = counter("upstream_errors_total", "Failed attempts and replies", "backend", "kind")
         self._up = Gauge(
@@ -105,10 +109,14 @@ class Metrics:
             self._quirks.labels(backend, quirk.value).inc()
         for repair in record.repairs:
             self._repairs.labels(backend, label(repair)).inc()
+        for name in record.recovered:
+            self._recovered.labels(backend, name).inc()
+        for (name, rule), count in record.refused.items():
+            self._refused.labels(backend, name, rule).inc(count)
         if record.reask:
             self._reasks.labels(backend, label(record.reask)).inc()
-        for failed, kind in entry.attempts:
-            self._errors.labels(label(failed), kind_label(kind)).inc()
+        for failed, fault in entry.attempts:
+            self._errors.labels(label(failed), kind_label(fault.kind.value.code)).inc()
         is_upstreams = entry.opened_at is not None and entry.decided and record.code not in _OUR_CODES
         if record.outcome == "error" and is_upstreams:
             self._errors.labels(backend, kind_label(record.code)).inc()

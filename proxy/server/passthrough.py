@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.config import Backend, Config
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.commands import Record
+from proxy.policy.upstream_faults import own_key_refused
 from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
 from proxy.server.endpoints import admit, allow, check_length, entry_of, find_route, header, read_body, too_large
@@ -189,6 +190,9 @@ class _Passage:
         reply = attempt.reply
         assert reply is not None
         try:
+            if reply.status in (401, 403) and attempt.backend.api_key.mode != "forward":
+                attempt.succeeded()
+                raise own_key_refused(reply.status)
             await self._relay(reply, self._config.limits_for(attempt.backend).max_reply_bytes, attempt)
         finally:
             watcher.cancel()
@@ -211,7 +215,7 @@ class _Passage:
             attempt = Attempt(self._service, backend)
             try:
                 async with asyncio.timeout(limits.first_byte_s if isinstance(self._body, bytes) else limits.total_s):
-                    reply = await self._ask(backend, plan, limits.connect_s)
+                    reply = await self._ask(backend, plan)
             except TimeoutError:
                 attempt.failed()
                 fault = _timeout("first_byte_s", limits.first_byte_s, f"an answer of backend {name!r}")
@@ -228,25 +232,27 @@ class _Passage:
                 if attempt.reply is None:
                     attempt.came_to_nothing()
                     self._ticket.leave_backend(places)
-            self._entry.attempts.append((name, fault.kind.value.code))
+            self._entry.attempts.append((name, fault))
             if isinstance(self._body, _Upload):
                 break
         assert fault is not None
         raise fault
 
-    async def _ask(self, backend: Backend, plan: RoutePlan, connect_s: float) -> Reply:
+    async def _ask(self, backend: Backend, plan: RoutePlan) -> Reply:
         headers = request_headers(backend, self._headers, self._key, self._entry.request_id, _dialect(backend))
         body = self._body
         for field, value in self._headers:
             name = field.decode("latin-1")
             if name in _REQUEST_HEADERS and not (name == "content-length" and isinstance(body, bytes)):
                 headers[name] = value.decode("latin-1")
+        # Nothing that `ErrorReply` could not decode.
+        headers["accept-encoding"] = "gzip" if "gzip" in headers["accept-encoding"].lower() else "identity"
         if isinstance(body, bytes) and self._entry.model and plan.model != self._entry.model:
             body = orjson.dumps({**orjson.loads(body), "model": plan.model})
         content = body if isinstance(body, bytes) else aiter(body)
         url = _base_url(backend) + self._target
         return await self._service.upstream.open(
-            backend, url, headers.items(), content, connect_s=connect_s, method=self._method
+            self._config, backend, url, headers.items(), content, method=self._method
         )
 
     async def _relay(self, reply: Reply, max_bytes: int, attempt: Attempt) -> None:
@@ -296,7 +302,7 @@ class Models:
         key, ticket = admit(service, config, entry, scope["headers"])
         try:
             names = dict.fromkeys(name for route in config.router.routes for name in route.backends)
-            listed = await asyncio.gather(*(self._listed(config.backend(name), scope, key) for name in names))
+            listed = await asyncio.gather(*(self._listed(config, config.backend(name), scope, key) for name in names))
         finally:
             ticket.leave()
         models = self._merged(config, dict(zip(names, listed, strict=True)))
@@ -316,7 +322,7 @@ class Models:
     def _entry(self, name: str, owner: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._service.started, "owned_by": owner}
 
-    async def _listed(self, backend: Backend, scope: Scope, key: str | None) -> list[dict[str, Any]]:
+    async def _listed(self, config: Config, backend: Backend, scope: Scope, key: str | None) -> list[dict[str, Any]]:
         """The backend's own list; nothing where it has none, or fails."""
         headers = request_headers(backend, scope["headers"], key, entry_of(scope).request_id, _dialect(backend))
         if backend.dialect == "anthropic-messages":
@@ -324,7 +330,7 @@ class Models:
         try:
             async with asyncio.timeout(MODELS_S):
                 reply = await self._service.upstream.open(
-                    backend, f"{_base_url(backend)}/models", headers.items(), b"", connect_s=MODELS_S, method="GET"
+                    config, backend, f"{_base_url(backend)}/models", headers.items(), b"", method="GET"
                 )
                 try:
                     text = bytearray()

@@ -170,7 +170,7 @@ class Pump:
             if retry is None:
                 return
             fault = retry.fault
-            self._entry.attempts.append((name, fault.kind.value.code))
+            self._entry.attempts.append((name, fault))
             if not retry.transient:
                 break
         assert fault is not None
@@ -210,7 +210,7 @@ class Pump:
             await reply.aclose()
 
     async def _open(self, attempt: Attempt, request: Request) -> list[Command]:
-        backend, entry, limits = attempt.backend, self._entry, self._limits
+        backend, entry = attempt.backend, self._entry
         self._stopped = False
         try:
             asked = upstream_request(request, backend.dialect, self._plan.model)
@@ -227,7 +227,7 @@ class Pump:
         try:
             reply = await self._unless_woken(
                 self._service.upstream.open(
-                    backend, backend.base_url + asked.path, headers.items(), asked.body, connect_s=limits.connect_s
+                    self._config, backend, backend.base_url + asked.path, headers.items(), asked.body
                 ),
                 _Stage.OPENING,
             )
@@ -355,6 +355,9 @@ class Pump:
     async def _finish(self, finish: Finish, rest: bytes) -> None:
         self._finished = True
         record = self._entry.record = finish.record
+        if record.outcome == "error":  # in words of the backend's, perhaps
+            mask = self._config.mask
+            rest, record.code = mask.over(rest), mask.over(record.code.encode("utf-8", "replace")).decode()
         if record.outcome != "gone" and not await self._send(rest, last=True):
             record.outcome = "gone"
             if self._wake is not None and self._wake.why is _Why.LATE:

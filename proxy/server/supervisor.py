@@ -7,6 +7,7 @@ that forking is safe at any time; modules are imported before the first fork and
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -85,19 +86,19 @@ class Sockets:
             self.admin.close()
 
 
-def bind(config: Config) -> Sockets:
-    """Raises NotStarted."""
+def bind(config: Config, port_is_set_by: str = "listen.port or --port (0: a free one)") -> Sockets:
+    """Raises NotStarted, whose text says what sets the port."""
     listen = config.listen
-    api = _bound(listen.host, listen.port)
+    api = _bound(listen.host, listen.port, port_is_set_by)
     try:
-        admin = _bound(listen.host, listen.admin_port) if listen.admin_port else None
+        admin = _bound(listen.host, listen.admin_port, "listen.admin_port") if listen.admin_port else None
     except NotStarted:
         api.close()
         raise
     return Sockets(api, admin)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, set_by: str) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -111,7 +112,8 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)  # from here on nobody is refused, even while the workers start
     except OSError as error:
         sock.close()
-        raise NotStarted(f"cannot listen on {host} port {port}: {error.strerror}; choose another port") from None
+        what = f"cannot listen on {host} port {port}: {error.strerror}; choose another with {set_by}"
+        raise NotStarted(what) from None
     return sock
 
 
@@ -139,6 +141,7 @@ class Supervisor:
             os.environ[MULTIPROCESS_DIR] = directory
             import proxy.server.lifecycle  # noqa: F401 - imported once, for all workers
 
+            gc.enable()  # see `cli.serve`
             awaited = (*SIGNALS, signal.SIGCHLD)
             signal.pthread_sigmask(signal.SIG_BLOCK, awaited)  # they are waited for, not handled
             for _ in range(self._number):

@@ -8,6 +8,7 @@ environment. Nothing here decompresses: bodies come as the raw bytes that were s
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -22,8 +23,10 @@ from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import AiohttpResponseStream
 
 from proxy import __version__
-from proxy.config import Backend
+from proxy.config import Backend, Config
+from proxy.config.mask import Mask, MaskedPieces
 from proxy.faults import Fault, FaultKind
+from proxy.wire.encoding import Inflater, inflater
 
 # Idle connections are dropped before the backend drops them: uvicorn, under vLLM and many others, waits 5 s, and a
 # request that meets a connection being closed is lost.
@@ -49,8 +52,8 @@ _FAULTS: tuple[tuple[type[BaseException], FaultKind, str], ...] = (
     (aiohttp.ClientConnectorCertificateError, FaultKind.UNREACHABLE, "has a TLS certificate that is not trusted"),
     (aiohttp.ClientSSLError, FaultKind.UNREACHABLE, "cannot be reached: the TLS handshake failed"),
     (aiohttp.ClientConnectorDNSError, FaultKind.UNREACHABLE, "cannot be reached: its host name does not resolve"),
-    (aiohttp.ClientConnectorError, FaultKind.UNREACHABLE, "cannot be reached: no connection"),
-    (aiohttp.ConnectionTimeoutError, FaultKind.TIMEOUT, "took no connection in time (connect_s)"),
+    (aiohttp.ClientConnectorError, FaultKind.UNREACHABLE, "cannot be reached: {why}"),
+    (aiohttp.ConnectionTimeoutError, FaultKind.TIMEOUT, "took no connection within {connect_s:g} s (connect_s)"),
     (aiohttp.ClientPayloadError, FaultKind.STREAM_CUT, "broke the connection in the middle of its reply"),
     (aiohttp.ClientResponseError, FaultKind.BAD_BODY, "sent an answer that is no valid HTTP"),
     (aiohttp.ServerDisconnectedError, FaultKind.UNREACHABLE, "closed the connection before it answered"),
@@ -60,16 +63,29 @@ _FAULTS: tuple[tuple[type[BaseException], FaultKind, str], ...] = (
     (OSError, FaultKind.UNREACHABLE, "broke the connection"),
 )
 
+# Why there is no connection. Where a name has several addresses that fail in different ways, none of these is said.
+_REASONS = {
+    errno.ECONNREFUSED: "the connection was refused; nothing listens at that host and port",
+    errno.ENETUNREACH: "there is no route to its network",
+    errno.EHOSTUNREACH: "there is no route to its host",
+    errno.ETIMEDOUT: "its host does not answer",
+    errno.ECONNRESET: "the connection was broken at once",
+    errno.EMFILE: "this process has too many open files",
+    errno.ENFILE: "this machine has too many open files",
+}
 
-def fault_of(error: BaseException, backend: str, answering: bool) -> Fault:
+
+def fault_of(error: BaseException, backend: str, *, connect_s: float | None) -> Fault:
     """The Fault for what the transport raised; what is not in the table is a mistake of ours and is raised again.
-    `answering`: the response head was already here."""
+    `connect_s`: None where the response head was already here."""
     cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ is not None else error
     for kind_of_error, kind, what in _FAULTS:
         if isinstance(cause, kind_of_error):
-            if answering:
+            if connect_s is None:
                 kind, what = FaultKind.STREAM_CUT, "broke the connection in the middle of its reply"
-            return Fault(kind, f"backend {backend!r} {what}")
+            number = cause.errno if isinstance(cause, OSError) else None
+            why = _REASONS.get(number or 0, "no connection could be made")
+            return Fault(kind, f"backend {backend!r} {what.format(why=why, connect_s=connect_s)}")
     raise error
 
 
@@ -111,7 +127,7 @@ class Reply:
             self._content.set_exception(error)
             if rest:
                 return rest
-            raise fault_of(error, self._backend, answering=True) from error
+            raise fault_of(error, self._backend, connect_s=None) from error
 
     def _on_closed(self, closed: asyncio.Future[None]) -> None:
         if not closed.cancelled():
@@ -136,6 +152,46 @@ class Reply:
         await self._stream.aclose()
 
 
+class ErrorReply(Reply):
+    """The reply of an error status, without the configured credentials, which a backend may quote."""
+
+    __slots__ = ("_ended", "_inflater", "_masked")
+
+    def __init__(self, backend: str, response: httpx.Response, mask: Mask) -> None:
+        super().__init__(backend, response)
+        self._masked = MaskedPieces(mask)
+        self._inflater: Inflater | None = None
+        self._ended = False
+
+    def decode(self, max_bytes: int) -> None:
+        """Undo its coding from now on: what is compressed cannot be looked through. `max_bytes`: `max_reply_bytes`.
+
+        Raises Fault (BAD_ENCODING) where it cannot be undone; `read` too, and where there is more.
+        """
+        self._inflater = inflater(self.headers.get("content-encoding", ""), max_bytes)
+        if self._inflater is not None:
+            gone = ("content-encoding", "content-length")
+            self.raw_headers = [field for field in self.raw_headers if field[0].decode("latin-1") not in gone]
+            self.headers = {name: value for name, value in self.headers.items() if name not in gone}
+
+    async def read(self) -> bytes:
+        while not self._ended:
+            try:
+                data = await super().read()
+            except Fault:
+                if rest := self._masked.rest():
+                    return rest
+                raise
+            if not data:
+                self._ended = True
+                return self._masked.rest()
+            if self._inflater is not None:
+                data = b"".join(self._inflater.feed(data))
+            if masked := self._masked.feed(data):
+                return masked
+        return b""
+
+
 class Upstream:
     """Connections to all backends. Without a limit of its own: `limits.max_streams` is counted elsewhere."""
 
@@ -145,28 +201,29 @@ class Upstream:
 
     async def open(
         self,
+        config: Config,
         backend: Backend,
         url: str,
         headers: Iterable[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
         *,
-        connect_s: float,
         method: str = "POST",
     ) -> Reply:
         """Send a request and wait for the response's head, status 200 to 599. Raises Fault.
 
         A request that met a kept connection just as the backend closed it is sent once more.
         """
+        limits = config.limits_for(backend)
         try:
             request = httpx.Request(
                 method,
                 _parsed(url),
                 headers=list(headers),
                 content=body,
-                extensions={"timeout": {"connect": connect_s, "pool": connect_s}},
+                extensions={"timeout": {"connect": limits.connect_s, "pool": limits.connect_s}},
             )
         except httpx.InvalidURL as error:
-            raise fault_of(error, backend.name, answering=False) from error
+            raise fault_of(error, backend.name, connect_s=limits.connect_s) from error
         transport = self._transport(url)
         again = isinstance(body, bytes) and method == "POST"  # aiohttp itself sends idempotent ones again
         while True:
@@ -180,12 +237,18 @@ class Upstream:
                 if again and died and _reused.get():
                     again = False
                     continue
-                raise fault_of(error, backend.name, answering=False) from error
-        reply = Reply(backend.name, response)
-        if not 200 <= reply.status <= 599:
+                raise fault_of(error, backend.name, connect_s=limits.connect_s) from error
+        is_error = response.status_code >= 400
+        reply = ErrorReply(backend.name, response, config.mask) if is_error else Reply(backend.name, response)
+        try:
+            if not 200 <= reply.status <= 599:
+                what = f"backend {backend.name!r} answered with status {reply.status}: none that can be passed on"
+                raise Fault(FaultKind.BAD_BODY, what)
+            if isinstance(reply, ErrorReply):
+                reply.decode(limits.max_reply_bytes)
+        except Fault:
             await reply.aclose()
-            what = f"backend {backend.name!r} answered with status {reply.status}, which is none that can be passed on"
-            raise Fault(FaultKind.BAD_BODY, what)
+            raise
         return reply
 
     async def aclose(self) -> None:
