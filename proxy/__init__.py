@@ -29,7 +29,7 @@ Floors (a module imports only lower floors and its own package)
     1  proxy.wire                     framing, content-encoding, JSON documents
     2  proxy.dialects                 one folder a dialect: request, decode, encode
     3  proxy.assembly, proxy.checks   which call a delta belongs to; what is wrong with it
-    4  proxy.policy, proxy.routing    what the client gets; which backend is asked
+    4  proxy.policy, proxy.routing    one upstream reply, its calls, what the client gets; which backend is asked
     5  proxy.exchange                 the whole machine of one request, sans-I/O
     6  proxy.config                   the configuration file -> the lower floors' settings
     7  proxy.server, proxy.replay     the ASGI shell; the embedded replay backend
