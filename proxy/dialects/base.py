@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from proxy.faults import Fault
+from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.conversation import Conversation
 from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
-from proxy.wire.jsondoc import NotJson, documents, leading_documents
+from proxy.wire.jsondoc import NotJson, documents, dump, leading_documents, load
 from proxy.wire.sse import Frame, SseDecoder
 
 
@@ -158,3 +158,38 @@ def error_object(fault: Fault) -> dict[str, Any]:
 def sequence_of(values: object) -> Sequence[Any]:
     """`values` if it is a list, else nothing: requests and replies put other things where lists belong."""
     return values if isinstance(values, list) else ()
+
+
+def invalid(detail: str, param: str | None = None) -> Fault:
+    """The client's request is wrong; `param` names the field."""
+    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)
+
+
+def request_head(body: bytes) -> tuple[dict[str, Any], str, bool]:
+    """What every dialect's request begins with: the document, its model, and whether a stream is asked for.
+
+    Raises Fault (INVALID_JSON, INVALID_REQUEST).
+    """
+    try:
+        document = load(body)
+    except NotJson as error:
+        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid("the request body is no JSON object")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise invalid("model is missing: name the model as a string", "model")
+    stream = document.get("stream")
+    if not isinstance(stream, bool | None):
+        raise invalid("stream is neither true nor false", "stream")
+    return document, model, bool(stream)
+
+
+def tool_schema(name: str, schema: Any, where: str) -> bytes | None:
+    """The JSON text of a tool's schema; None where any object is welcome. Raises Fault (INVALID_TOOL_SCHEMA)."""
+    if schema is None:
+        return None
+    if not isinstance(schema, dict):
+        detail = f"tool {name[:80]!r}: {where.rpartition('.')[2]} is no JSON object"
+        raise Fault(FaultKind.INVALID_TOOL_SCHEMA, detail, param=where)
+    return dump(schema) if schema else None

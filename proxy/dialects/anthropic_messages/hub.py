@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.anthropic_messages.request import OWN_TOOLS, invalid
-from proxy.dialects.base import sequence_of
+from proxy.dialects.anthropic_messages.request import OWN_TOOLS
+from proxy.dialects.base import invalid, sequence_of
 from proxy.faults import Fault, FaultKind
 from proxy.model.conversation import (
     CallPart,

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.dialects.base import IdForm, Note, sequence_of
+from proxy.dialects.base import IdForm, Note, invalid, request_head, sequence_of, tool_schema
 from proxy.dialects.history import CallIds, object_text
-from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request, Tool, ToolChoice
@@ -28,18 +27,7 @@ def path(model: str, stream: bool) -> str:
 
 def read(body: bytes) -> Request:
     """The request in `body`. Raises Fault (INVALID_JSON, INVALID_REQUEST, INVALID_TOOL_SCHEMA)."""
-    try:
-        document = load(body)
-    except NotJson as error:
-        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise invalid("the request body is no JSON object", None)
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise invalid("model is missing: name the model as a string", "model")
-    stream = document.get("stream")
-    if stream not in (None, True, False):
-        raise invalid("stream is neither true nor false", "stream")
+    document, model, stream = request_head(body)
     messages = document.get("messages")
     if not isinstance(messages, list):
         raise invalid("messages is no list", "messages")
@@ -47,7 +35,7 @@ def read(body: bytes) -> Request:
     return Request(
         dialect="anthropic-messages",
         model=model,
-        stream=bool(stream),
+        stream=stream,
         body=document,
         include_usage=True,
         tools=_tools(document.get("tools")),
@@ -105,14 +93,7 @@ def _tools(value: Any) -> dict[str, Tool]:
             continue
         if name in tools:
             raise invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
-        schema = entry.get("input_schema")
-        if schema is not None and not isinstance(schema, dict):
-            raise Fault(
-                FaultKind.INVALID_TOOL_SCHEMA,
-                f"tool {name[:80]!r}: input_schema is no object",
-                param=f"{where}.input_schema",
-            )
-        tools[name] = Tool(name, dump(schema) if schema else None)
+        tools[name] = Tool(name, tool_schema(name, entry.get("input_schema"), f"{where}.input_schema"))
     return tools
 
 
@@ -188,7 +169,3 @@ def _guard_block(block: Any, ids: CallIds, note: Note) -> list[Any]:
         if found != block["tool_use_id"]:
             block = {**block, "tool_use_id": found}
     return [block]
-
-
-def invalid(detail: str, param: str | None) -> Fault:
-    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)

@@ -6,46 +6,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.dialects.base import Note, sequence_of
+from proxy.dialects.base import Note, invalid, request_head, sequence_of, tool_schema
 from proxy.dialects.history import guard_chat_body
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.requests import ChoiceMode, Request, Tool, ToolChoice
-from proxy.wire.jsondoc import NotJson, dump, load
+from proxy.wire.jsondoc import dump
 
 _MAX_CHOICES = 128
 
 
 def read(body: bytes) -> Request:
     """The request in `body`. Raises Fault (INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_FIELD, INVALID_TOOL_SCHEMA)."""
-    try:
-        document = load(body)
-    except NotJson as error:
-        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise _invalid("the request body is no JSON object", None)
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise _invalid("model is missing: name the model as a string", "model")
+    document, model, stream = request_head(body)
     for key in ("functions", "function_call"):
         if document.get(key) not in (None, [], ""):
             raise Fault(
                 FaultKind.UNSUPPORTED_FIELD, f"{key} is the old form: declare the functions as tools", param=key
             )
-    stream = document.get("stream")
-    if stream not in (None, True, False):
-        raise _invalid("stream is neither true nor false", "stream")
     options = document.get("stream_options")
     choices = document.get("n")
     if choices is None:
         choices = 1
     if type(choices) is not int or not 1 <= choices <= _MAX_CHOICES:
-        raise _invalid(f"n is no integer from 1 to {_MAX_CHOICES}", "n")
+        raise invalid(f"n is no integer from 1 to {_MAX_CHOICES}", "n")
     tools = _tools(document.get("tools"))
     return Request(
         dialect="openai-chat",
         model=model,
-        stream=bool(stream),
+        stream=stream,
         body=document,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices,
@@ -85,38 +74,26 @@ def _tools(value: Any) -> dict[str, Tool]:
     if value is None:
         return {}
     if not isinstance(value, list):
-        raise _invalid("tools is no list", "tools")
+        raise invalid("tools is no list", "tools")
     tools: dict[str, Tool] = {}
     for position, entry in enumerate(value):
         where = f"tools[{position}]"
         if not isinstance(entry, dict):
-            raise _invalid(f"{where} is no object", where)
+            raise invalid(f"{where} is no object", where)
         kind = entry.get("type")
         if kind not in ("function", "custom"):
             continue  # a tool that the backend runs itself: no call of it reaches the client
         body = entry.get(kind)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str) or not body["name"]:
-            raise _invalid(f"{where}.{kind}.name is missing", f"{where}.{kind}")
+            raise invalid(f"{where}.{kind}.name is missing", f"{where}.{kind}")
         name = body["name"]
         if name in tools:
-            raise _invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
+            raise invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
         if kind == "custom":
             tools[name] = Tool(name, None, "custom")
         else:
-            tools[name] = Tool(name, _schema(name, body.get("parameters"), f"{where}.function.parameters"))
+            tools[name] = Tool(name, tool_schema(name, body.get("parameters"), f"{where}.function.parameters"))
     return tools
-
-
-def _schema(name: str, parameters: Any, where: str) -> bytes | None:
-    if parameters is None:
-        return None
-    if not isinstance(parameters, dict):
-        raise Fault(
-            FaultKind.INVALID_TOOL_SCHEMA,
-            f"tool {name[:80]!r}: parameters is no object but a JSON {_json_type(parameters)}",
-            param=where,
-        )
-    return dump(parameters) if parameters else None
 
 
 def _tool_choice(value: Any) -> ToolChoice:
@@ -132,7 +109,7 @@ def _tool_choice(value: Any) -> ToolChoice:
         if kind == "allowed_tools" and isinstance(body, dict):
             mode: ChoiceMode = "required" if body.get("mode") == "required" else "auto"
             return ToolChoice(mode, frozenset(_allowed_names(body.get("tools"))))
-    raise _invalid('tool_choice is none of "none", "auto", "required", a named tool or allowed_tools', "tool_choice")
+    raise invalid('tool_choice is none of "none", "auto", "required", a named tool or allowed_tools', "tool_choice")
 
 
 def _allowed_names(tools: Any) -> list[str]:
@@ -157,13 +134,3 @@ def _used_ids(messages: Any) -> frozenset[str]:
             if isinstance(call, dict) and isinstance(call.get("id"), str):
                 ids.add(call["id"])
     return frozenset(ids)
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return {str: "string", list: "array", int: "number", float: "number"}.get(type(value), "value")
-
-
-def _invalid(detail: str, param: str | None) -> Fault:
-    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.dialects.base import IdForm, Note, sequence_of
+from proxy.dialects.base import IdForm, Note, invalid, request_head, sequence_of, tool_schema
 from proxy.dialects.history import guard
 from proxy.dialects.openai_responses.hub import conversation, write_conversation
 from proxy.dialects.openai_responses.items import CALL_BY_ITEM, CUSTOM_CALL, FUNCTION_CALL, NAME
-from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.conversation import CallPart, Conversation, Options, ResultPart, TextPart, Turn
 from proxy.model.requests import ChoiceMode, Request, Tool, ToolChoice
-from proxy.wire.jsondoc import NotJson, dump, load
+from proxy.wire.jsondoc import dump
 
 __all__ = ["conversation", "follow_up", "path", "read", "write", "write_conversation"]
 
@@ -25,24 +24,13 @@ _STORED = ("previous_response_id", "conversation", "prompt")
 
 def read(body: bytes) -> Request:
     """The request in `body`. Raises Fault (INVALID_JSON, INVALID_REQUEST, INVALID_TOOL_SCHEMA)."""
-    try:
-        document = load(body)
-    except NotJson as error:
-        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise _invalid("the request body is no JSON object", None)
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise _invalid("model is missing: name the model as a string", "model")
-    stream = document.get("stream")
-    if not isinstance(stream, bool | None):
-        raise _invalid("stream is neither true nor false", "stream")
+    document, model, stream = request_head(body)
     if not isinstance(document.get("input"), str | list | None):
-        raise _invalid("input is neither a string nor a list of items", "input")
+        raise invalid("input is neither a string nor a list of items", "input")
     return Request(
         dialect=NAME,
         model=model,
-        stream=bool(stream),
+        stream=stream,
         body=document,
         include_usage=True,  # the terminal event has usage always
         tools=_tools(document),
@@ -92,14 +80,14 @@ def _tools(document: dict[str, Any]) -> dict[str, Tool]:
     """The tools whose calls reach the client: declared ones, those of namespaces, and those that a search loaded."""
     value = document.get("tools")
     if value is not None and not isinstance(value, list):
-        raise _invalid("tools is no list", "tools")
+        raise invalid("tools is no list", "tools")
     tools: dict[str, Tool] = {}
     for where, entry in _declared(value or [], "tools"):
         name = entry.get("name")
         if not isinstance(name, str) or not name:
-            raise _invalid(f"{where}.name is missing", f"{where}.name")
+            raise invalid(f"{where}.name is missing", f"{where}.name")
         if name in tools and where.count("[") == 1:
-            raise _invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
+            raise invalid(f"{where}: a tool named {name[:80]!r} is declared twice", where)
         _add(tools, name, entry, where)
     for position, item in enumerate(sequence_of(document.get("input"))):
         if isinstance(item, dict) and item.get("type") in ("tool_search_output", "additional_tools"):
@@ -114,7 +102,7 @@ def _declared(entries: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for position, entry in enumerate(entries):
         place = f"{where}[{position}]"
         if not isinstance(entry, dict):
-            raise _invalid(f"{place} is no object", place)
+            raise invalid(f"{place} is no object", place)
         if entry.get("type") in ("function", "custom"):
             yield place, entry
         elif entry.get("type") == "namespace":
@@ -124,19 +112,11 @@ def _declared(entries: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _add(tools: dict[str, Tool], name: str, entry: dict[str, Any], where: str) -> None:
     schema = None
     if entry["type"] == "function":
-        schema = _schema(name, entry.get("parameters"), f"{where}.parameters")
+        schema = tool_schema(name, entry.get("parameters"), f"{where}.parameters")
     tool = Tool(name, schema, entry["type"])
     if name in tools and tools[name] != tool:
         tool = Tool(name, None, entry["type"])  # of two namespaces: the name alone does not tell which is meant
     tools[name] = tool
-
-
-def _schema(name: str, parameters: Any, where: str) -> bytes | None:
-    if parameters is None:
-        return None
-    if not isinstance(parameters, dict):
-        raise Fault(FaultKind.INVALID_TOOL_SCHEMA, f"tool {name[:80]!r}: parameters is no JSON object", param=where)
-    return dump(parameters) if parameters else None
 
 
 def _tool_choice(value: Any) -> ToolChoice:
@@ -146,10 +126,10 @@ def _tool_choice(value: Any) -> ToolChoice:
         return ToolChoice(mode=value)
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str):
-        raise _invalid('tool_choice is none of "none", "auto", "required", a tool or allowed_tools', "tool_choice")
+        raise invalid('tool_choice is none of "none", "auto", "required", a tool or allowed_tools', "tool_choice")
     if kind in ("function", "custom"):
         if not isinstance(value.get("name"), str):
-            raise _invalid("tool_choice.name is missing", "tool_choice.name")
+            raise invalid("tool_choice.name is missing", "tool_choice.name")
         return ToolChoice("forced", frozenset({value["name"]}))
     if kind == "allowed_tools":
         mode: ChoiceMode = "required" if value.get("mode") == "required" else "auto"
@@ -206,7 +186,3 @@ def _back(item: dict[str, Any], turn: Turn) -> dict[str, Any]:
         return {**item, "call_id": part.call_id}
     assert isinstance(part, TextPart)
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": part.text}]}
-
-
-def _invalid(detail: str, param: str | None) -> Fault:
-    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)
