@@ -8,7 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import uvloop
 
 from proxy.config import Config
 from proxy.faults import Fault
+from proxy.model.calls import CallCheck, CheckResult
 from proxy.server.upstream import Upstream as HttpUpstream
 from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy, configuration
@@ -951,3 +952,129 @@ def test_what_arrived_before_the_backend_closed_too_early_is_read_all_the_same()
         await backends.aclose()
 
     uvloop.run(main())
+
+
+# --- live delivery -----------------------------------------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+LIVE: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {**STREAM, "tools": [tool(SCHEMA)]}),
+    "responses": (
+        "/v1/responses",
+        {
+            "model": "m",
+            "input": "Hi",
+            "stream": True,
+            "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}],
+        },
+    ),
+    "messages": (
+        "/v1/messages",
+        {**STREAM, "max_tokens": 100, "tools": [{"name": "f", "input_schema": SCHEMA}]},
+    ),
+}
+
+
+def arguments_in(body: bytes) -> str:
+    """The argument text in a stream so far, of whichever dialect; what comes whole at the end is left out."""
+    text = ""
+    for line in body.split(b"\n"):
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        for choice in event.get("choices", ()):
+            text += "".join(call["function"].get("arguments", "") for call in choice["delta"].get("tool_calls", ()))
+        if event.get("type") == "response.function_call_arguments.delta":
+            text += event["delta"]
+        elif event.get("type") == "content_block_delta":
+            text += event["delta"].get("partial_json", "")
+    return text
+
+
+async def until_arguments(client: Client, reply: Reply, text: str) -> None:
+    """Read on until this much of the arguments is here, and no more."""
+    while arguments_in(reply.body) != text:
+        assert text.startswith(arguments_in(reply.body)), reply.body
+        data = await client.piece()
+        assert data, f"the body ended without {text!r}: {reply.body!r}"
+        reply.body += data
+
+
+@pytest.mark.parametrize("dialect", LIVE)
+def test_live_arguments_reach_the_client_before_the_upstream_has_sent_the_next(dialect: str) -> None:
+    head, *rest = call_events("f", ['{"ci', 'ty": "C', 'ork"}'])
+    sent = ['{"ci', '{"city": "C', '{"city": "Cork"']  # the last character waits
+
+    async def lockstep(c: Conversation) -> None:
+        await c.head()
+        await c.event(head)
+        for event in rest[:3]:
+            await c.event(event)
+            async with asyncio.timeout(5):
+                await heard.get()
+        await c.event(rest[3])
+        await c.event("[DONE]")
+        await c.end()
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        path, body = LIVE[dialect]
+        async with Client(proxy.port) as client:
+            await client.ask(body, path)
+            reply = await client.head()
+            for text in sent:
+                await until_arguments(client, reply, text)
+                heard.put_nowait(text)
+            await client.rest(reply)
+        assert arguments_in(reply.body) == '{"city": "Cork"}'
+        assert proxy.metric("wholecall_tool_calls_total", verdict="valid") == 1
+
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    run(lockstep, test, policy={"delivery": "live"})
+
+
+@pytest.mark.parametrize("dialect", LIVE)
+def test_the_last_character_of_a_live_call_waits_for_the_verdict(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(c: Conversation) -> None:
+        await c.stream(*call_events("f", ['{"city": "Cork"}']))
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        judge = proxy.service.checker.judge
+
+        async def slow(jobs: Sequence[CallCheck]) -> list[CheckResult]:
+            judging.set()
+            await may_judge.wait()
+            return await judge(jobs)
+
+        monkeypatch.setattr(proxy.service.checker, "judge", slow)
+        path, body = LIVE[dialect]
+        async with Client(proxy.port) as client:
+            await client.ask(body, path)
+            reply = await client.head()
+            async with asyncio.timeout(5):
+                await judging.wait()  # the upstream's reply is over, and everything that may go out before is out
+            await until_arguments(client, reply, '{"city": "Cork"')
+            with pytest.raises(TimeoutError):
+                await client.piece(0.05)
+            may_judge.set()
+            await client.rest(reply)
+        assert arguments_in(reply.body) == '{"city": "Cork"}'
+
+    judging, may_judge = asyncio.Event(), asyncio.Event()
+    run(script, test, policy={"delivery": "live"})
+
+
+@pytest.mark.parametrize("dialect", LIVE)
+def test_a_faulty_live_call_never_gets_its_last_character_and_ends_in_an_error(dialect: str) -> None:
+    async def script(c: Conversation) -> None:
+        await c.stream(*call_events("f", ['{"ci', 'ty": 5', "}"]))
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        path, body = LIVE[dialect]
+        reply = await ask(proxy.port, body, path)
+        assert arguments_in(reply.body) == '{"city": 5'
+        assert b"schema_violation" in reply.body
+        assert b"[DONE]" not in reply.body
+        for end in (b"message_stop", b"content_block_stop", b"arguments.done", b"response.completed"):
+            assert end not in reply.body
+
+    run(script, test, policy={"delivery": "live"})

@@ -19,6 +19,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from os import urandom
@@ -39,7 +40,7 @@ from proxy.server.entry import Entry
 from proxy.server.limits import Ticket
 from proxy.server.respond import header_block
 from proxy.server.state import Service, clock
-from proxy.server.upstream import Headers, request_headers, response_headers
+from proxy.server.upstream import Headers, Reply, request_headers, response_headers
 
 # A send that took longer than this was held up by the client: the time is not the backend's.
 STALLED_S = 0.1
@@ -225,14 +226,13 @@ class Pump:
         entry.overhead_s += self._asked_at - self._busy_since
         self._arm()
         try:
-            reply = await self._unless_woken(
+            reply = await self._head_of(
                 self._service.upstream.open(
                     self._config, backend, backend.base_url + asked.path, headers.items(), asked.body
-                ),
-                _Stage.OPENING,
+                )
             )
         except _Woken:
-            return self._woken(attempt)
+            return [] if self._finished else self._woken(attempt)
         except Fault as fault:
             attempt.failed()
             return self._exchange.broken(fault, clock())
@@ -250,6 +250,38 @@ class Pump:
             settings=self._config.settings_for(self._plan.route, backend),
             quirks=asked.quirks,
         )
+
+    async def _head_of(self, opening: Coroutine[Any, Any, Reply]) -> Reply:
+        """The reply that is being opened. Raises Fault, and _Woken where the wait was broken off.
+
+        Where the model is asked again the client may be due a comment meanwhile: that breaks off the wait, but not the
+        request.
+        """
+        if self._exchange.deadline is None:
+            return await self._unless_woken(opening, _Stage.OPENING)
+        task = self._loop.create_task(opening)
+        try:
+            while not task.done():
+                wake = self._wake
+                if wake is None:
+                    with suppress(_Woken):
+                        await self._unless_woken(asyncio.wait((task,)), _Stage.OPENING)
+                elif wake.why is _Why.TICK:
+                    self._wake = None
+                    self._busy_since = now = clock()
+                    await self._carry_out(self._exchange.tick(now))
+                    self._arm()
+                else:
+                    raise _Woken
+                if self._finished:
+                    raise _Woken
+            return task.result()
+        except BaseException:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None:
+                await task.result().aclose()
+            raise
 
     async def _next(self, attempt: Attempt) -> list[Command]:
         """Read until the core wants something done. The path of every upstream byte: keep it short."""

@@ -20,6 +20,8 @@ HEADERS = (("anthropic-version", "2023-06-01"),)
 OWN_TOOLS = (None, "custom")
 """Values of a tool's `type` that mean a tool of the client's own; any other names one that Anthropic defines."""
 
+_CLEARS_THINKING = ("clear_thinking_20251015",)
+
 
 def path(model: str, stream: bool) -> str:
     return "/messages"
@@ -53,18 +55,34 @@ def write(request: Request, model: str, note: Note) -> bytes:
 def follow_up(request: Request, text: str, answers: Sequence[tuple[JudgedCall, str]], message: str) -> Request:
     """`request` with the assistant's turn added, what each of its calls is answered, and a user's message if any."""
     turn: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
-    turn += [
-        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": _input(call.text)} for call, _ in answers
-    ]
+    for call, _ in answers:  # with what the API put beside it (who the caller was ...)
+        turn.append(
+            {**call.extra, "type": "tool_use", "id": call.call_id, "name": call.name, "input": _input(call.text)}
+        )
     told: list[dict[str, Any]] = [
         {"type": "tool_result", "tool_use_id": call.call_id, "content": answer} for call, answer in answers
     ]
     told += [{"type": "text", "text": message}] if message else []
     turns = (("assistant", turn), ("user", told))
     added = [{"role": role, "content": content} for role, content in turns if content]
-    body = {**request.body, "messages": [*request.body["messages"], *added]}
-    body.pop("thinking", None)  # behind a call the API would want the signed thinking that led to it
+    body = {**_without_budgeted_thinking(request.body), "messages": [*request.body["messages"], *added]}
     return replace(request, body=body, used_ids=request.used_ids | {call.call_id for call, _ in answers})
+
+
+def _without_budgeted_thinking(body: dict[str, Any]) -> dict[str, Any]:
+    """`body` with thinking off where the API would want a call's signed thinking before it (`enabled`; `adaptive` does
+    without), and without the context edits that it refuses where thinking is off."""
+    thinking = body.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return body
+    body = {key: value for key, value in body.items() if key != "thinking"}
+    context = body.get("context_management")
+    if isinstance(context, dict) and isinstance(context.get("edits"), list):
+        edits = [e for e in context["edits"] if not (isinstance(e, dict) and e.get("type") in _CLEARS_THINKING)]
+        body["context_management"] = {**context, "edits": edits}
+        if not edits:
+            del body["context_management"]
+    return body
 
 
 def _input(text: str) -> Any:

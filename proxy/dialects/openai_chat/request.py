@@ -57,17 +57,20 @@ def write(request: Request, model: str, note: Note) -> bytes:
 def follow_up(request: Request, text: str, answers: Sequence[tuple[JudgedCall, str]], message: str) -> Request:
     """`request` with the assistant's turn added, what each of its calls is answered, and a user's message if any."""
     turn: dict[str, Any] = {"role": "assistant", "content": text or None}
-    calls = [
-        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-        for call, _ in answers
-    ]
-    if calls:
-        turn["tool_calls"] = calls
+    if answers:
+        turn["tool_calls"] = [_made(call) for call, _ in answers]
     results = [{"role": "tool", "tool_call_id": call.call_id, "content": told} for call, told in answers]
     asked = [{"role": "user", "content": message}] if message else []
     messages = [*sequence_of(request.body.get("messages")), turn, *results, *asked]
     body = {**request.body, "messages": messages}
     return replace(request, body=body, used_ids=request.used_ids | {call.call_id for call, _ in answers})
+
+
+def _made(call: JudgedCall) -> dict[str, Any]:
+    """A call as its assistant's message holds it, with what the backend put beside it (a thought's signature ...)."""
+    field = "input" if call.kind == "custom" else "arguments"
+    made = {**call.function_extra, "name": call.name, field: call.text}
+    return {**call.extra, "id": call.call_id, "type": call.kind, call.kind: made}
 
 
 def _tools(value: Any) -> dict[str, Tool]:

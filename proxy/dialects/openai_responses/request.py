@@ -60,7 +60,8 @@ def follow_up(request: Request, text: str, answers: Sequence[tuple[JudgedCall, s
         items.append({"role": "assistant", "content": text})
     for call, _ in answers:
         kind = CUSTOM_CALL if call.kind == "custom" else FUNCTION_CALL
-        items.append({"type": kind.item, "call_id": call.call_id, "name": call.name, kind.field: call.text})
+        beside = {key: value for key, value in call.extra.items() if key not in ("id", "status")}  # namespace ...
+        items.append({**beside, "type": kind.item, "call_id": call.call_id, "name": call.name, kind.field: call.text})
     for call, told in answers:
         kind = CUSTOM_CALL if call.kind == "custom" else FUNCTION_CALL
         items.append({"type": f"{kind.item}_output", "call_id": call.call_id, "output": told})
