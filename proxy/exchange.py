@@ -35,7 +35,7 @@ from proxy.model.deltas import Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy.judging import identify, job
-from proxy.policy.reask import REQUIRED, answer, correctable, merge
+from proxy.policy.reask import answer, correctable, merge, message
 from proxy.policy.reply import Choice, Reply
 from proxy.policy.report import report
 from proxy.policy.rules import blocked, decide
@@ -250,6 +250,7 @@ class Exchange:
             return []
         if self._turn:
             self._judged = self._before
+            self.record.reask = "failed"
         elif not self._judged:
             self._judge_unfinished()
         return self._error(fault, now)
@@ -347,7 +348,7 @@ class Exchange:
         """The assistant's turn as it came, what each of its calls is answered, and then the model's next turn."""
         text = "".join(self._reply.said)
         answers = [(call, answer(call)) for call in answered if call.verdict is not Verdict.INCOMPLETE]
-        self._asked = self._client.follow_up(self._asked, text, answers, "" if answers else REQUIRED)
+        self._asked = self._client.follow_up(self._asked, text, answers, message(answers))
         self._before = self._judged
         self._kept = [call for call in self._judged if call.verdict is Verdict.VALID]
         self._keep_reply()
@@ -445,6 +446,8 @@ class Exchange:
             called = any(call.choice == index and not call.format for call in self._judged)
             if choice.finish is None:
                 self._reply.note(Quirk.FINISH_MISSING)
+            elif self._turn:
+                continue  # its reason was about its own calls
             elif choice.finish.reason in ("stop", "tool_calls") and (choice.finish.reason == "tool_calls") != called:
                 self._reply.note(Quirk.FINISH_WRONG)
         if self._request.tool_choice.mode in ("required", "forced") and not self._judged:

@@ -392,3 +392,14 @@ def test_annotate_sends_the_rest_of_a_faulty_live_call_after_the_verdict() -> No
     out += sent(run(machine, machine.receive(chunk(finish="tool_calls") + DONE, 0.3)))
     assert arguments_sent(out) == '{"town":"Hull"}'
     assert b'"verdict":"schema_violation"' in out
+
+
+def test_a_reply_whose_first_event_has_no_id_keeps_the_envelope_that_it_began_with() -> None:
+    machine = exchange()
+    nameless = chunk({"role": "assistant", "content": "Hi"}).replace(b'"id": "c1", ', b"")
+    out = sent(machine.receive(nameless + chunk({"content": " a"}) + chunk({"content": " b"}, x=1), 0.1))
+    out += sent(run(machine, machine.receive(chunk(finish="stop") + DONE, 0.2)))
+    documents = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
+    assert len({document["id"] for document in documents}) == 1
+    assert "".join(d["choices"][0]["delta"].get("content", "") for d in documents) == "Hi a b"
+    assert documents[-2]["x"] == 1

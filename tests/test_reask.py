@@ -12,6 +12,7 @@ from proxy.checks.judge import judge
 from proxy.exchange import Exchange, ExchangeSettings
 from proxy.faults import Fault, FaultKind
 from proxy.model.commands import Ask, Check, Command, Finish, Retry, Send, Start
+from proxy.policy.reask import STANDING
 from test_exchange import DONE, HEAD, ROLE, call, chunk, exchange
 
 SETTINGS = ExchangeSettings(reask=2, annotations="always")
@@ -208,12 +209,17 @@ def test_between_the_turns_comments_keep_the_connection_alive() -> None:
     assert send.data == b": wholecall\n\n"
 
 
-def test_one_call_allowed_means_one_call_over_all_turns() -> None:
-    run = script(replace(SETTINGS, reask=1, block_as="drop"), parallel_tool_calls=False).play(
-        ROLE + GOOD + BAD + END, ROLE + FIXED + END
-    )
+def test_a_further_call_where_one_is_allowed_is_not_asked_for_again() -> None:
+    run = script(replace(SETTINGS, block_as="drop"), parallel_tool_calls=False).play(ROLE + GOOD + BAD + END)
     assert run.calls == [("g", '{"harbor":"Hull"}')]
-    assert run.outcome == "exhausted"
+    assert run.asked == []
+
+
+def test_a_fault_that_stands_while_all_new_calls_are_good_is_named() -> None:
+    other = call('{"town":"Kiel"}', call_id="c", name="get_tide")
+    again = call('{"harbor":"Cork"}', call_id="d", name="get_tide")
+    run = script().play(ROLE + other + BAD + END, ROLE + FIXED + END, ROLE + again + END)
+    assert run.asked[1]["messages"][-1] == {"role": "user", "content": STANDING}
 
 
 def test_a_faulty_call_that_no_new_call_came_for_stands() -> None:

@@ -562,8 +562,7 @@ def test_corrected_at_the_first_turn_the_client_sees_one_good_reply(reader: str,
     if reader != "responses stream":  # this helper keeps no field of an event that it does not know
         assert seen.report is not None
         assert [call["verdict"] for call in seen.report["calls"]] == ["valid", "valid"]
-        if reader != "chat plain":
-            assert seen.report["reask"] == {"turns": 1, "outcome": "corrected"}
+        assert seen.report["reask"] == {"turns": 1, "outcome": "corrected"}
 
     (turn,) = backend.last
     assert turn.text == "Look."
@@ -824,7 +823,7 @@ def test_a_second_head_that_never_comes_ends_by_its_deadline_and_the_first_turn_
 def test_the_deadline_of_the_whole_exchange_ends_it_while_the_second_head_is_waited_for() -> None:
     backend = Backend("openai-chat", FIRST, says_no_more)
     limits = {"keepalive_s": 0.02, "total_s": 0.3}
-    seen = ask("chat raw", backend, wanted="", limits=limits)
+    seen = ask("chat raw", backend, wanted="failed", limits=limits)
     assert (seen.text, seen.calls) == ("Look.", [])
     assert seen.error is not None
     assert seen.error["code"] == "timeout"

@@ -15,6 +15,8 @@ from proxy.model.findings import Quirk
 ACCEPTED = "Accepted: this call is being carried out. Do not repeat it."
 REQUIRED = "The previous answer called no tool, but a tool call is required. Answer with a call of a declared tool."
 
+STANDING = "A call that was rejected before has not been corrected. Call that tool again with corrected arguments."
+
 _REJECTED = {
     Verdict.INVALID_JSON: "Rejected: the arguments are not valid JSON ({rule}). Call the tool again with the arguments "
     "as one JSON object.",
@@ -27,8 +29,17 @@ _REJECTED = {
 
 
 def correctable(call: JudgedCall) -> bool:
-    """Whether the model can put the fault right. An unfinished call was cut by a limit: asking again meets it again."""
-    return call.verdict in _REJECTED
+    """Whether the model can put the fault right. An unfinished call was cut by a limit, which asking again would meet
+    again; a further call where one is allowed stays one too many."""
+    one_too_many = call.error is not None and call.error.rule == "parallel_tool_calls"
+    return call.verdict in _REJECTED and not one_too_many
+
+
+def message(answers: Sequence[tuple[JudgedCall, str]]) -> str:
+    """What the model is told besides the answers to its calls; "" where those say it all."""
+    if not answers:
+        return REQUIRED
+    return "" if any(call.verdict in _REJECTED for call, _ in answers) else STANDING
 
 
 def answer(call: JudgedCall) -> str:

@@ -138,7 +138,7 @@ def one_line(payload: bytes) -> bytes:
 
     They can stand in a JSON document inside strings only, so that the escapes mean the same.
     """
-    if b"\xe2\x80" in payload or b"\xc2\x85" in payload:
+    if not payload.isascii() and (b"\xe2\x80" in payload or b"\xc2\x85" in payload):
         for character, escape in _LINE_ENDS:
             payload = payload.replace(character, escape)
     return payload

@@ -28,6 +28,7 @@ _CALLS = frozenset({"tool_calls", "function_call", "role", "content"})
 _ENTRY = frozenset({"index", "id", "type", "function", "custom"})
 _FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 _PADDING = frozenset({"obfuscation", "p"})
+_NOTHING: dict[str, Any] = {}  # of a verbatim piece, whose fields nobody looks at or changes
 _MAX_CHOICES = 128
 _OPAQUE = frozenset({"arguments", "input"})
 _MAX_ENTRIES = 1_000_000  # of one message: keys of a plain reply's calls count in steps of this from choice to choice
@@ -214,7 +215,7 @@ class ChatDecoder:
             if not text and not reasoning:
                 return None
         self._last_doc = document
-        return Piece(index, text, reasoning, raw=data)
+        return Piece(index, text, reasoning, "", None, data, _NOTHING, _NOTHING, _NOTHING)
 
     def _take_apart(self, document: dict[str, Any], data: bytes | None, *, plain: bool) -> list[Delta]:
         if data is not None:

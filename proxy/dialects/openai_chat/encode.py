@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.dialects.base import Envelope, error_object
+from proxy.dialects.openai_chat.decode import whole_piece
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall
 from proxy.model.deltas import FinishDelta, Piece, Usage, UsageDelta
@@ -50,16 +51,19 @@ class _Base:
         self._created = created
         self._upstream_envelope = envelope
         self._envelope: Envelope | None = None
+        self._verbatim = False  # it is the upstream's own: payloads may pass as they came
 
     def envelope(self) -> Envelope:
         """The upstream's own at the first output, else a made one; it stays for the whole reply."""
         if self._envelope is None:
-            reply_id, created, model = self._upstream_envelope() or ("", 0, "")
+            upstream = self._upstream_envelope()
+            reply_id, created, model = upstream or ("", 0, "")
             self._envelope = (
                 reply_id or "chatcmpl-" + hashlib.sha256(self._seed.encode()).hexdigest()[:24],
                 created or self._created,
                 model or self._request.model,
             )
+            self._verbatim = self._envelope == upstream
         return self._envelope
 
     def can_carry(self, call: JudgedCall) -> bool:
@@ -96,13 +100,14 @@ class ChatStreamEncoder(_Base):
         self._told: tuple[dict[str, Any], dict[str, Any]] = ({}, {})  # other fields of the last call's head
 
     def piece(self, piece: Piece) -> bytes:
-        if piece.raw is not None and piece.choice in self._roles and self._upstream_envelope() == self._envelope:
-            return b"data: " + one_line(piece.raw) + b"\n\n"
+        if piece.raw is not None:
+            role = b"" if piece.choice in self._roles else self._role(piece.choice)
+            if self._verbatim:
+                return role + b"data: " + one_line(piece.raw) + b"\n\n"
+            piece = whole_piece(piece)  # the reply began with another envelope
         piece = self._own(piece)
         if piece.choice < 0:
             return self._event({**piece.top_extra, "choices": []}) if piece.top_extra else b""
-        if piece.raw is not None:
-            return self._role(piece.choice) + self._raw(piece)
         delta = {key: value for key, value in piece.delta.items() if value is not None}
         role = delta.pop("role", None)
         out = b""
@@ -162,12 +167,6 @@ class ChatStreamEncoder(_Base):
             return b""
         self._roles.add(choice)
         return self._chunk(choice, {"role": "assistant", "content": ""})
-
-    def _raw(self, piece: Piece) -> bytes:
-        assert piece.raw is not None
-        if self._upstream_envelope() == self._envelope:
-            return b"data: " + one_line(piece.raw) + b"\n\n"
-        raise AssertionError("a verbatim piece with another envelope than the reply's")
 
     def _chunk(
         self,
@@ -268,6 +267,7 @@ class ChatDocumentEncoder(_Base):
             document["usage"] = self._counts
         if self._reports:
             document["wholecall"] = {
+                **self._reports[0],
                 "calls": [call for report in self._reports for call in report["calls"]],
                 "quirks": [quirk for report in self._reports for quirk in report["quirks"]],
             }
