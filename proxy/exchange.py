@@ -348,7 +348,9 @@ class Exchange:
         """The assistant's turn as it came, what each of its calls is answered, and then the model's next turn."""
         text = "".join(self._reply.said)
         answers = [(call, answer(call)) for call in answered if call.verdict is not Verdict.INCOMPLETE]
-        self._asked = self._client.follow_up(self._asked, text, answers, message(answers))
+        self._asked = self._client.follow_up(
+            self._asked, text, answers, message(answers, required=self._lacks_a_call())
+        )
         self._before = self._judged
         self._kept = [call for call in self._judged if call.verdict is Verdict.VALID]
         self._keep_reply()
@@ -380,7 +382,12 @@ class Exchange:
             self._keep_reply()
             self._reply = self._first
         self.record.hold_ended_at = now
-        cut = [index for index in self._reply.choices if self._reply.reason(index) in ("length", "content_filter")]
+        # what a limit cut in a further turn is as honest: that turn's own reason said so
+        cut = [
+            index
+            for index in self._reply.choices
+            if self._turn or self._reply.reason(index) in ("length", "content_filter")
+        ]
         fault = decide(self._judged, self._settings.mode, self._settings.block_as, self._encoder.can_carry, cut)
         if fault is None:
             fault = self._begun_in_vain()

@@ -237,3 +237,19 @@ def test_a_further_turn_that_a_limit_cut_corrects_nothing() -> None:
     )
     assert run.calls == [("g", '{"harbor":"Hull"}')]
     assert run.outcome == "exhausted"
+
+
+def test_a_turn_that_a_limit_cut_does_not_spoil_the_next_one() -> None:
+    run = script().play(ROLE + BAD + END, ROLE + CUT_TEXT + chunk(finish="length") + DONE, ROLE + FIXED + END)
+    assert run.calls == [("n", '{"harbor":"Cork"}')]
+    assert run.outcome == "corrected"
+
+
+def test_a_text_only_turn_is_told_what_stands_and_not_that_a_call_is_required() -> None:
+    run = script().play(ROLE + BAD + END, ROLE + chunk({"content": "Sorry."}, "stop") + DONE, ROLE + FIXED + END)
+    assert run.asked[1]["messages"][-1] == {"role": "user", "content": STANDING}
+
+
+@pytest.mark.parametrize("wish", [{"text": "hello"}, {"text": [1]}, {"output_config": True}, {"guided_json": {}}])
+def test_unknown_fields_of_a_request_pass(wish: dict[str, Any]) -> None:
+    assert script(**wish).play(ROLE + GOOD + END).calls == [("g", '{"harbor":"Hull"}')]

@@ -35,9 +35,10 @@ def correctable(call: JudgedCall) -> bool:
     return call.verdict in _REJECTED and not one_too_many
 
 
-def message(answers: Sequence[tuple[JudgedCall, str]]) -> str:
-    """What the model is told besides the answers to its calls; "" where those say it all."""
-    if not answers:
+def message(answers: Sequence[tuple[JudgedCall, str]], *, required: bool) -> str:
+    """What the model is told besides the answers to its calls; "" where those say it all. `required`: no call has come
+    yet, and one has to."""
+    if required:
         return REQUIRED
     return "" if any(call.verdict in _REJECTED for call, _ in answers) else STANDING
 
@@ -79,6 +80,8 @@ def merge(before: Sequence[JudgedCall], new: Sequence[JudgedCall]) -> list[Judge
 def _same(a: JudgedCall, b: JudgedCall) -> bool:
     if a.name != b.name:
         return False
+    if "custom" in (a.kind, b.kind):
+        return a.text == b.text  # free text: no JSON, even where it looks so
     try:
         return a.text == b.text or same_value(parse_strict(a.text), parse_strict(b.text))
     except NotStrict:

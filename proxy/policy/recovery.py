@@ -98,11 +98,12 @@ def _chosen(names: tuple[str, ...], *, weak: bool) -> tuple[Format, ...]:
 
 def _wants_json(body: dict[str, Any]) -> bool:
     """Whether the answer is asked to be JSON, so that JSON without markers says nothing."""
-    text = body.get("text")
-    for wish in (body.get("response_format"), body.get("output_format"), text.get("format") if text else None):
-        if isinstance(wish, dict) and wish.get("type") in ("json_object", "json_schema"):
-            return True
-    return False
+    wishes = [body.get("response_format"), body.get("output_format")]
+    holders = (body.get("text"), body.get("output_config"))
+    wishes += [holder["format"] for holder in holders if isinstance(holder, dict) and "format" in holder]
+    if any(isinstance(wish, dict) and wish.get("type") in ("json_object", "json_schema") for wish in wishes):
+        return True
+    return any(body.get(key) for key in ("guided_json", "structured_outputs"))  # vLLM's own
 
 
 @dataclass(slots=True)
