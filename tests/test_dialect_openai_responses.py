@@ -15,9 +15,10 @@ import responses_client
 from casefile import CUTS
 from proxy.dialects.openai_chat import request as chat_request
 from proxy.dialects.openai_responses import request as responses_request
-from proxy.exchange import ExchangeSettings
+from proxy.exchange import Exchange, ExchangeSettings
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall, Verdict
+from proxy.model.commands import Command, Send
 from proxy.model.conversation import (
     CallPart,
     Conversation,
@@ -650,3 +651,21 @@ def test_any_reply_reads_back_as_it_was_written(items: list[dict[str, Any]], cut
     others = [item for item in items if item["type"] != "message"]
     assert [item for item in got.items if item["type"] == "message"] == texts  # text goes before held calls
     assert [item for item in got.items if item["type"] != "message"] == others
+
+
+def test_the_nested_error_of_a_stream_has_the_four_fields_that_clients_look_for() -> None:
+    asked = responses_request.read(b'{"model":"m","input":"hi","stream":true}')
+    machine = Exchange(asked, ExchangeSettings(), seed="s", created=1)
+    machine.opened(200, {"content-type": "text/event-stream"}, 0.0, dialect="openai-responses")
+    text: dict[str, Any] = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Hi"}
+    failed: dict[str, Any] = {
+        "type": "response.failed",
+        "response": {"error": {"code": "server_error", "message": "boiler"}},
+    }
+    commands: list[Command] = []
+    for event in (text, failed):
+        line = b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode())
+        commands += machine.receive(line, 0.1)
+    out = b"".join(c.data for c in commands if isinstance(c, Send))
+    told = next(json.loads(line[6:]) for line in out.splitlines() if line.startswith(b'data: {"type":"error"'))
+    assert told["error"] == {"type": "upstream_error", "code": "server_error", "param": None, "message": "boiler"}

@@ -220,7 +220,10 @@ class ResponsesEncoder:
             return error_body(fault, report)
         error = error_object(fault)
         code, message = str(error.get("code") or fault.public_code), error["message"]
-        flat = {"code": code, "message": message, "param": error.get("param"), "error": error}
+        # AI SDK 6.0.0 sees the nested form only if all four are there, type and code as text
+        needed = {"type": str(error.get("type") or fault.kind.value.type), "code": code, "param": None}
+        nested = {**needed, **{key: value for key, value in error.items() if value is not None}, "code": code}
+        flat = {"code": code, "message": message, "param": error.get("param"), "error": nested}
         self._emit("error", **flat, **({} if report is None else {"wholecall": report}))
         failed = self._response("failed", output=self._output, usage=self._usage)
         self._emit("response.failed", response={**failed, "error": {"code": code, "message": message}})
