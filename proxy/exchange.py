@@ -36,6 +36,7 @@ from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy.judging import identify, job
 from proxy.policy.reask import answer, correctable, merge, message
+from proxy.policy.recovery import without_echoes
 from proxy.policy.reply import Choice, Reply
 from proxy.policy.report import report
 from proxy.policy.rules import blocked, decide
@@ -301,6 +302,13 @@ class Exchange:
             return [*commands, Check(tuple(jobs))]
         return [*commands, *self._release(now)]
 
+    def _drop_echoes(self) -> None:
+        """Calls that leaked as text and also came structured, as it shows once both are settled."""
+        came = len(self._judged)
+        self._judged, self._held = without_echoes(self._judged, self._held)
+        if len(self._judged) < came:
+            self._reply.note(Quirk.LEAKED_ECHO)
+
     def _refuse_weak(self) -> None:
         """Calls in a form without markers are none if a schema refuses one of them: their text goes out."""
         refused = (Verdict.INVALID_JSON, Verdict.SCHEMA_VIOLATION)
@@ -319,6 +327,7 @@ class Exchange:
 
     def _release(self, now: float) -> list[Command]:
         """Every verdict of this turn is in: ask again, or deliver."""
+        self._drop_echoes()
         self._refuse_weak()
         answered = self._judged
         if self._turn:

@@ -263,3 +263,49 @@ def test_a_faulty_call_in_the_text_is_asked_for_again_and_may_come_as_text_again
     body = bytes(runner.answer.body)
     reply = casefile.read_reply(runner.answer.status, runner.answer.headers, body, stream=True)
     assert (calls(reply), reply.content[0]) == ([("dim", '{"level": 3}')], "A")
+
+
+@pytest.mark.parametrize("thought", ["Is a <", f"hm {CALL}", "a \n\n"])
+def test_signed_thinking_stays_before_its_signature_as_it_came(thought: str) -> None:
+    def event(**fields: Any) -> bytes:
+        return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+    def delta(**fields: Any) -> bytes:
+        return event(type="content_block_delta", index=0, delta=fields)
+
+    block = {"type": "thinking", "thinking": "", "signature": ""}
+    start = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
+    tool = {"name": "dim", "input_schema": SCHEMA}
+    ask = {"model": "m", "stream": True, "max_tokens": 9, "tools": [tool], "messages": request()["messages"]}
+    read = CLIENT_DIALECTS["anthropic-messages"].read
+    runner = Runner(read(json.dumps(ask).encode()), SETTINGS)
+    runner.open(200, {"content-type": "text/event-stream"}, "anthropic-messages")
+    for piece in (
+        event(type="message_start", message=start),
+        event(type="content_block_start", index=0, content_block=block),
+        delta(type="thinking_delta", thinking=thought),
+        delta(type="signature_delta", signature="SIG"),
+        event(type="content_block_stop", index=0),
+        event(type="message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3}),
+        event(type="message_stop"),
+    ):
+        runner.receive(piece)
+    runner.end("eof")
+    events = [json.loads(line[5:]) for line in bytes(runner.answer.body).split(b"\n") if line.startswith(b"data:")]
+    came = [one["delta"] for one in events if one["type"] == "content_block_delta"]
+    assert "".join(one["thinking"] for one in came[:-1]) == thought
+    assert came[-1] == {"type": "signature_delta", "signature": "SIG"}
+
+
+def test_a_quotation_with_other_white_space_stays_text() -> None:
+    messages = [{"role": "user", "content": f"What does {CALL} do?"}]
+    spaced = CALL.replace("\n", "")
+    reply, _ = answer_to([*text(spaced), *end()], messages=messages)
+    assert (calls(reply), reply.content[0]) == ([], spaced)
+
+
+def test_of_two_equal_calls_in_the_text_a_structured_one_has_one_echo() -> None:
+    reply, _ = answer_to([*text(CALL, CALL), structured('"{\\"level\\": 3}"'), *end("tool_calls")])
+    assert calls(reply) == [("dim", '{"level": 3}'), ("dim", '{"level": 3}')]
+    assert [entry["index"] for entry in reply.report] == [0, 1]
+    assert Quirk.LEAKED_ECHO in reply.quirks

@@ -181,7 +181,10 @@ def test_closers_beside_a_structured_call_are_residue_and_else_text() -> None:
         assert result.text in ("", "Hi.", "Hi")
     middle = "A\n</tool_call>\nB"
     assert scan([middle]).text == middle
-    assert scan([middle], structured=True).text == "A\nB"
+    assert scan([middle], structured=True).text == middle
+    assert scan(["\n</tool_call>\nB"], structured=True).text == "\nB"
+    for prose in ("Close it with </function>, as usual.", "The closing tag is </function>"):
+        assert scan(list(prose), structured=True).text == prose
     assert scan(["It is <to"]).text == "It is <to", "the end of a sentence"
 
 
@@ -249,3 +252,21 @@ def test_arguments_of_a_megabyte_come_through_by_character_groups() -> None:
     text = f"<tool_call>{big}</tool_call>"
     (call,) = scan([text[at : at + 7] for at in range(0, len(text), 7)]).calls
     assert len(call.arguments) > 900_000
+
+
+def test_marks_in_words_and_behind_digits_open_no_quote_and_foreign_quotes_close() -> None:
+    for prose in ('Set the 27" screen. ', "It`s dim. ", "Das „Licht“ ist an. ", 'The "27" is set. ', "Run `x`. "):
+        assert [call.name for call in scan(list(prose + CALL)).calls] == ["now"], prose
+    for prose in ('It said "x 27" or "', "So: „", "「", "The `dim", "He wrote „so: "):
+        assert scan(list(prose + CALL)).calls == [], prose
+
+
+def test_a_quotation_is_known_without_its_group_and_its_fence() -> None:
+    page = 'page: <invoke name="now"></invoke> and {"name": "now", "arguments": {}} and <function=now></function>'
+    for text in (
+        '<function_calls>\n<invoke name="now"></invoke>\n</function_calls>',
+        '```json\n{"name": "now", "arguments": {}}\n```',
+        "<tool_call>\n<function=now></function>\n</tool_call>",
+    ):
+        assert scan([text], messages=(page,)).calls == []
+        assert [call.name for call in scan([text]).calls] == ["now"]

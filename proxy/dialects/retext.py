@@ -31,6 +31,11 @@ def place(piece: Piece) -> object:
     return piece.choice_extra.get("block", piece.order)
 
 
+def signs(piece: Piece) -> bool:
+    """Whether a piece carries the signature of the thinking block that it belongs to (Messages)."""
+    return piece.delta.get("type") == "signature_delta"
+
+
 def _plain(piece: Piece, text: str, reasoning: str, alone: bool) -> Piece:
     if alone:
         return Piece(piece.choice, text, reasoning, order=piece.order if reasoning else None)

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Any
 
 from proxy.assembly.slots import HeldCall
-from proxy.checks.jsontext import NotStrict, parse_strict, same_value
+from proxy.checks.jsontext import NotStrict, parse_exact, same_value
 from proxy.dialects.markup import Channel, Format, LeakedCall, Rule, Scanned, Scanner, chosen
-from proxy.dialects.retext import opened, opening, place, with_text
+from proxy.dialects.retext import opened, opening, place, signs, with_text
+from proxy.model.calls import JudgedCall
 from proxy.model.deltas import Piece
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
@@ -30,7 +31,7 @@ Refusals = Counter[tuple[str, str]]  # (format, rule) -> candidates that stayed 
 
 
 class Quotations:
-    """Tells whether a text stands verbatim in a request's messages: then a model that repeats it calls nothing."""
+    """Tells whether a text stands in a request's messages, white space aside: a model that repeats it calls nothing."""
 
     def __init__(self, request: Request) -> None:
         self._body = request.body
@@ -39,9 +40,16 @@ class Quotations:
 
     def __call__(self, text: str) -> bool:
         if self._texts is None:
-            self._texts = list(_strings([self._body.get(key) for key in _MESSAGES]))
+            self._texts = [_squeezed(text) for text in _strings([self._body.get(key) for key in _MESSAGES])]
         self._left -= 1
-        return self._left < 0 or any(text in one for one in self._texts)
+        if self._left < 0:
+            return True
+        text = _squeezed(text)
+        return any(text in one for one in self._texts)
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -192,7 +200,10 @@ class Leaks:
         out: list[Piece] = []
         thinking, content = self._reasoning, self._content
         same = place(piece) == place(self._reasoning_piece) and piece.reasoning
-        if thinking is not None and thinking.held and not thinking.busy and not same:
+        if thinking is not None and signs(piece):
+            # the signature is of the text as it came: nothing is taken from it, nor moved behind the signature
+            out += self._alone("", thinking.release())
+        elif thinking is not None and thinking.held and not thinking.busy and not same:
             out += self._alone("", thinking.release())
         same = place(piece) == place(self._text_piece) and piece.text
         if content.held and not content.busy and not same:
@@ -235,12 +246,9 @@ class Leaks:
                 self._recovery.refuse(thought.calls, Rule.NOT_LAST)
         out.pieces += self._alone("", scanned.reasoning)
         out.pieces += self._alone(scanned.text + ("" if structured else scanned.residue), "")
-        calls = _without_echoes(self._found, structured)
-        if len(calls) < len(self._found):
-            out.quirks.append(Quirk.LEAKED_ECHO)
         if self._dropped or (structured and scanned.residue.strip()):
             out.quirks.append(Quirk.MARKUP_RESIDUE)
-        for call in calls:
+        for call in self._found:
             held = HeldCall(self._choice, len(structured) + len(out.calls), name=call.name, call_id=call.call_id)
             held.fragments, held.objects, held.size = [call.arguments], [False], len(call.arguments)
             held.whole, held.format, held.weak = True, call.format, call.weak
@@ -268,23 +276,41 @@ class Leaks:
         return [with_text(self._recovery.dialect, like, text, reasoning, alone=True)]
 
 
-def _without_echoes(calls: Sequence[LeakedCall], structured: Sequence[HeldCall]) -> list[LeakedCall]:
-    """The calls that did not come structured as well; each structured one has one echo at most."""
-    left = list(structured)
-    out = []
-    for call in calls:
-        twin = next((one for one in left if _same(call, one)), None)
-        if twin is None:
-            out.append(call)
-        else:
-            left.remove(twin)
-    return out
+def without_echoes(judged: Sequence[JudgedCall], held: Sequence[HeldCall]) -> tuple[list[JudgedCall], list[HeldCall]]:
+    """The calls that did not come structured as well, in the same choice, once their arguments are settled. Each
+    structured one has one echo at most."""
+    values: dict[tuple[int, str], list[Any]] = {}
+    for call in judged:
+        if not call.format:
+            values.setdefault((call.choice, call.name), []).append(_value(call.text))
+    out: list[tuple[JudgedCall, HeldCall]] = []
+    dropped: Counter[int] = Counter()
+    for call, came in zip(judged, held, strict=True):
+        if call.format and (left := values.get((call.choice, call.name))):
+            value = _value(call.text)
+            twin = next((number for number, one in enumerate(left) if same_value(value, one)), None)
+            if twin is not None:
+                del left[twin]
+                dropped[call.choice] += 1
+                continue
+        if call.format:
+            call.index -= dropped[call.choice]
+        out.append((call, came))
+    return [call for call, _ in out], [came for _, came in out]
 
 
-def _same(call: LeakedCall, structured: HeldCall) -> bool:
-    if call.name != structured.name.strip():
-        return False
-    try:
-        return same_value(parse_strict(call.arguments), parse_strict(structured.text or "{}"))
-    except NotStrict:
-        return call.arguments.strip() == structured.text.strip()
+def _value(text: str) -> Any:
+    """What arguments say. Those of a call that its name or place already decides are not settled: nothing, null and
+    JSON in a string are settled here. What is no JSON is its own text."""
+    for _ in range(2):
+        text = text.strip()
+        if text in ("", "null"):
+            return {}
+        try:
+            value = parse_exact(text)
+        except NotStrict:
+            return text
+        if not isinstance(value, str):
+            return value
+        text = value
+    return text

@@ -47,7 +47,7 @@ class Rule(StrEnum):
     UNDECLARED = "undeclared"  # no tool of this name may be called
     UNFINISHED = "unfinished"  # the text ended inside it
     HOLD_LIMIT = "hold_limit"  # it is longer than may be held
-    FENCE = "fence"  # in a code fence or an indented code block
+    FENCE = "fence"  # in a code fence
     QUOTE = "quote"  # behind a quote or a backtick, or in a quoted line
     QUOTATION = "quotation"  # it stands so in the request's messages
     NOT_WHOLE = "not_whole"  # a form that has to be the whole content

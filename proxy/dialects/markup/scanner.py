@@ -48,6 +48,7 @@ _TAILS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_m
 Channel = Literal["content", "reasoning"]
 _Chain = Literal["", "removed", "refused", "stray"]
 _SPACE = re.compile(r"\s*+")
+_FENCE = re.compile(r"```[A-Za-z_]{0,16}\s*+")
 
 
 @dataclass(slots=True)
@@ -139,6 +140,17 @@ class _Markers:
     def begun(self, text: str, at: int) -> bool:
         """Whether all of `text[at:]` may be the beginning of a marker."""
         return len(text) - at < self._longest and text[at:] in self._prefixes
+
+    def unit(self, source: str) -> str:
+        """A call's own markup: without what groups it, and without the code fence that is the whole content."""
+        at = _space(source, 0)
+        while literal := self.at(source, at):
+            inner = _space(source, at + len(literal))
+            if self.at(source, inner) not in self.rows:
+                break
+            at = inner
+        fence = _FENCE.match(source, at)
+        return source[fence.end() :].rstrip("`\n\r\t ") if fence is not None else source[at:].rstrip()
 
     def only(self, text: str) -> bool:
         """Whether `text` is nothing but markers, and perhaps the beginning of one."""
@@ -259,7 +271,8 @@ class Scanner:
     that); `schemas` their parameters' JSON text; `quoted` tells whether a text stands verbatim in the request's
     messages; `hold_limit`: characters of one candidate.
 
-    `structured` is for the exchange to set: the reply has a structured call, so that closers are its residue.
+    `structured` is for the exchange to set, at each structured call: closers that the text behind it begins with are
+    its residue, and so are those in lines of their own that the text ends with.
     """
 
     def __init__(
@@ -272,7 +285,8 @@ class Scanner:
         quoted: Callable[[str], bool],
         hold_limit: int,
     ) -> None:
-        self.structured = False
+        self._structured = False
+        self._said = False  # visible text came since the last structured call
         self._tools = Tools(declared, schemas)
         self._markers = _markers(tuple(formats))
         self._reasoning = channel == "reasoning"
@@ -297,6 +311,14 @@ class Scanner:
         self._calls: list[LeakedCall] = []  # reasoning: those calls
 
     @property
+    def structured(self) -> bool:
+        return self._structured
+
+    @structured.setter
+    def structured(self, value: bool) -> None:
+        self._structured, self._said = value, False
+
+    @property
     def held(self) -> int:
         """Characters that are held now."""
         candidate = self._candidate
@@ -314,6 +336,7 @@ class Scanner:
         if self._waiting or self._markers.ordinary.fullmatch(text) is None:
             return False
         self._lines.advance(text)
+        self._said = True
         return True
 
     def feed(self, text: str) -> Scanned:
@@ -409,7 +432,7 @@ class Scanner:
         rows = self._markers.rows.get(literal)
         if rows is not None and refusal is not Rule.FENCE:
             self._candidate = _Candidate(self._tools, self._markers, literal, refusal)
-        elif rows is None and refusal is None:
+        elif rows is None and refusal is None and (self._lines.blank or (self._structured and not self._said)):
             self._strays = literal
             self._chain = "stray"
         else:
@@ -500,7 +523,7 @@ class Scanner:
     def _leave_chain(self) -> None:
         if self._chain == "stray":
             strays, self._strays = self._strays, ""
-            if self.structured:
+            if self._structured and not self._said:
                 self._lines.advance(strays)
                 self._removed = self._result.dropped = True
             else:
@@ -517,7 +540,7 @@ class Scanner:
         rule = attempt.cursor.doom
         if rule is None:
             source = candidate.take(attempt.cursor.offset)
-            if not self._quoted(source.strip()):
+            if not self._quoted(self._markers.unit(source)):
                 self._take(attempt.format.name, parsed, source)
                 return candidate.passed
             candidate.give_back(source)
@@ -596,6 +619,7 @@ class Scanner:
             elif self._source:
                 self._keep_source(text)
             return
+        self._said = True
         if self._removed:
             self._removed = False
             if self._source:  # reasoning goes on: what looked like the call that ends it was a draft

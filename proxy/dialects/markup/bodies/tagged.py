@@ -2,6 +2,7 @@
 
 A closing tag inside a value is text unless what follows it can follow a value: another parameter, or the end of the
 call. Engines cut at the first closer, and lose what a file that is written through such a call says of the markup.
+Where a value holds an opener, only a closer of its own ends it: the tags and closers of the inner call are text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from proxy.dialects.markup.base import (
     Body,
@@ -147,6 +149,12 @@ def _name(cursor: Cursor) -> Steps[str]:
     return cursor.name(name)
 
 
+@lru_cache(maxsize=256)
+def _stops(end: str, begin: str, call_end: str, *markers: str) -> Stops:
+    """What ends a value, or begins a call inside it. Only openers that are tags: a fence or a bracket is no call's."""
+    return Stops(end, begin, call_end, *(one for one in markers if one.startswith("<") and one != begin))
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     name: str
@@ -161,7 +169,7 @@ class _Parameters:
         self._cursor = cursor
         self._shape = shape
         self._found: dict[str, str] = {}  # key -> JSON text
-        self._stops = Stops(tags.end, tags.begin, tags.call_end)
+        self._stops = _stops(tags.end, tags.begin, tags.call_end, *cursor.markers)
         self._after_value = (tags.begin, tags.call_end, *tags.outer)
         self._after_call = (*tags.outer, *cursor.markers)
 
@@ -196,6 +204,8 @@ class _Parameters:
         """A value; the key of the next parameter if its tag ended it; whether the call's closer ended it."""
         cursor, tags = self._cursor, self._tags
         parts: list[str] = []
+        nested = False  # an opener stands in the value
+        inner = 0  # parameters behind it that are open
         while True:
             text, stop = yield from cursor.until(self._stops)
             parts.append(text)
@@ -205,15 +215,31 @@ class _Parameters:
                 # a parameter's tag inside a value: the closer was forgotten if the key is declared, else it is text
                 begin = cursor.offset
                 key = yield from self._key()
-                if key is not None and key.name in self._shape.properties:
+                if nested:
+                    inner += key is not None
+                elif key is not None and key.name in self._shape.properties:
                     return "".join(parts), key, False
                 parts += [stop, cursor.since(begin)]
-                continue
-            gap = yield from cursor.space()
-            ahead = self._after_value if stop == tags.end else self._after_call
-            if (yield from cursor.peek(*ahead)) or (cursor.ended and cursor.begun(*ahead)):
-                return "".join(parts), None, stop == tags.call_end
-            parts += [stop, gap]
+            elif stop == tags.end and inner:
+                inner -= 1
+                parts.append(stop)
+            elif stop == tags.end or (stop == tags.call_end and not nested):
+                gap = yield from cursor.space()
+                ahead = self._after_value if stop == tags.end else self._after_call
+                if (yield from cursor.peek(*ahead)) or self._ends(stop, parts, ahead):
+                    return "".join(parts), None, stop == tags.call_end
+                parts += [stop, gap]
+            else:
+                nested = nested or stop != tags.call_end
+                parts.append(stop)
+
+    def _ends(self, stop: str, parts: list[str], ahead: tuple[str, ...]) -> bool:
+        """Whether the text ends behind this closer, and with it the value. The call's closer without the value's own
+        is also what a value that breaks off may say."""
+        cursor, tags = self._cursor, self._tags
+        if not cursor.ended or not cursor.begun(*ahead):
+            return False
+        return stop == tags.end or (cursor.whole and tags.newline and parts[-1].endswith("\n"))
 
     def _add(self, key: _Key, text: str) -> None:
         if self._tags.newline:
