@@ -165,7 +165,12 @@ class Leaks:
     def take(self, piece: Piece) -> list[Piece]:
         """What passes on in place of a piece."""
         text, reasoning = piece.text, piece.reasoning
-        out = self._leave_block(piece) if self._recovery.dialect not in _WITHOUT_BLOCKS else []
+        out: list[Piece] = []
+        if self._recovery.dialect not in _WITHOUT_BLOCKS:
+            out = self._leave_block(piece)
+        elif reasoning and self._content.held and not self._content.busy:
+            # white space of the text before it: a client that reads in order would get it as a text of its own
+            out = self._alone(self._content.release(), "")
         if reasoning:
             self._reasoning_piece = piece
             if self._reasoning is not None:

@@ -39,7 +39,10 @@ class Conversation:
     sent: int = 0
 
     async def raw(self, data: bytes) -> None:
-        self.writer.write(data)
+        try:
+            self.writer.write(data)
+        except RuntimeError as error:  # uvloop: the connection is closed
+            raise ConnectionResetError(str(error)) from None
         await self.writer.drain()
         self.sent += len(data)
 
