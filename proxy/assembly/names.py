@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from proxy.dialects.markup.base import NAMESPACES
 from proxy.model.findings import Quirk
-
-# Namespaces that models write before a name: Kimi's and GPT's `functions.`, Gemini's `default_api`.
-PREFIXES = ("functions.", "default_api.", "default_api:")
 
 
 def declared_name(name: str, declared: Collection[str]) -> tuple[str, list[Quirk]]:
@@ -20,7 +18,7 @@ def declared_name(name: str, declared: Collection[str]) -> tuple[str, list[Quirk
     trimmed = name.partition("<|")[0].strip()
     if trimmed in declared:
         return trimmed, [Quirk.NAME_TRIMMED]
-    for prefix in PREFIXES:
+    for prefix in NAMESPACES:
         rest = trimmed.removeprefix(prefix)
         if rest != trimmed and rest in declared:
             return rest, [Quirk.NAME_PREFIXED, *([Quirk.NAME_TRIMMED] if trimmed != name else [])]
@@ -30,5 +28,5 @@ def declared_name(name: str, declared: Collection[str]) -> tuple[str, list[Quirk
 def begins_declared(text: str, declared: Collection[str]) -> bool:
     """Whether `text` is the beginning of a declared name, with or without a namespace."""
     return any(
-        name.startswith(text) or any((prefix + name).startswith(text) for prefix in PREFIXES) for name in declared
+        name.startswith(text) or any((prefix + name).startswith(text) for prefix in NAMESPACES) for name in declared
     )

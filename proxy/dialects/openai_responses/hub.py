@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.base import sequence_of
+from proxy.dialects.base import invalid, sequence_of
 from proxy.faults import Fault, FaultKind
 from proxy.model.conversation import (
     CallPart,
@@ -47,7 +47,7 @@ def conversation(request: Request) -> Conversation:
     turns: list[Turn] = []
     instructions = body.get("instructions")
     if instructions is not None and not isinstance(instructions, str):
-        raise _invalid("instructions is no string", "instructions")
+        raise invalid("instructions is no string", "instructions")
     if instructions:
         turns.append(Turn("system", [TextPart(instructions)]))
     items = body.get("input")
@@ -56,7 +56,7 @@ def conversation(request: Request) -> Conversation:
     else:
         _Reader(turns, lost).read(sequence_of(items))
     if not turns:
-        raise _invalid("input is missing: a string or a list of items", "input")
+        raise invalid("input is missing: a string or a list of items", "input")
     return Conversation(
         turns=turns,
         tools=_tools(sequence_of(body.get("tools"))),
@@ -80,7 +80,7 @@ class _Reader:
         for position, item in enumerate(items):
             where = f"input[{position}]"
             if not isinstance(item, dict):
-                raise _invalid(f"{where} is no object", where)
+                raise invalid(f"{where} is no object", where)
             match item.get("type") or ("message" if "role" in item else None):
                 case "message":
                     self._message(item, where)
@@ -105,7 +105,7 @@ class _Reader:
     def _message(self, item: dict[str, Any], where: str) -> None:
         role = _ROLES.get(str(item.get("role")))
         if role is None:
-            raise _invalid(f"{where}.role is none of system, developer, user, assistant", f"{where}.role")
+            raise invalid(f"{where}.role is none of system, developer, user, assistant", f"{where}.role")
         content = item.get("content")
         if content is None and role == "assistant":
             return
@@ -121,13 +121,13 @@ class _Reader:
         values = [item.get(name) for name in ("call_id", "name", field)]
         for name, value in zip(("call_id", "name", field), values, strict=True):
             if not isinstance(value, str):
-                raise _invalid(f"{where}.{name} is no string", f"{where}.{name}")
+                raise invalid(f"{where}.{name} is no string", f"{where}.{name}")
         call_id, name, text = map(str, values)
         self._assistant().parts.append(CallPart(call_id, name, text, "custom" if custom else "function"))
 
     def _result(self, item: dict[str, Any], where: str) -> None:
         if not isinstance(item.get("call_id"), str):
-            raise _invalid(f"{where}.call_id is no string", f"{where}.call_id")
+            raise invalid(f"{where}.call_id is no string", f"{where}.call_id")
         result = ResultPart(item["call_id"], _content(item.get("output"), f"{where}.output"))
         last = self._turns[-1] if self._turns else None
         if last is not None and last.role == "user" and isinstance(last.parts[-1], ResultPart):
@@ -150,12 +150,12 @@ def _content(value: Any, where: str) -> list[TextPart | ImagePart]:
     if isinstance(value, str):
         return [TextPart(value)]
     if not isinstance(value, list):
-        raise _invalid(f"{where} is neither a string nor a list of parts", where)
+        raise invalid(f"{where} is neither a string nor a list of parts", where)
     parts: list[TextPart | ImagePart] = []
     for position, part in enumerate(value):
         place = f"{where}[{position}]"
         if not isinstance(part, dict):
-            raise _invalid(f"{place} is no object", place)
+            raise invalid(f"{place} is no object", place)
         kind = part.get("type")
         if kind in ("input_text", "output_text", "text", "summary_text") and isinstance(part.get("text"), str):
             parts.append(TextPart(part["text"]))
@@ -245,7 +245,7 @@ def _format(value: Any, options: Options) -> None:
         options.output_schema = {}
     elif kind == "json_schema":
         if not isinstance(value.get("schema"), dict):
-            raise _invalid("text.format.schema is no JSON object", "text.format.schema")
+            raise invalid("text.format.schema is no JSON object", "text.format.schema")
         options.output_schema = value["schema"]
         if isinstance(value.get("name"), str):
             options.output_schema_name = value["name"]
@@ -260,7 +260,7 @@ def _number(body: dict[str, Any], name: str, kind: type[Any]) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
-        raise _invalid(f"{name} is no {'integer' if kind is int else 'number'}", name)
+        raise invalid(f"{name} is no {'integer' if kind is int else 'number'}", name)
     return value
 
 
@@ -397,7 +397,3 @@ def _written_options(talk: Conversation) -> dict[str, Any]:
 
 def _unsupported(param: str, why: str) -> Fault:
     return Fault(FaultKind.UNSUPPORTED_FIELD, f"{param} cannot be carried: {why}", param=param)
-
-
-def _invalid(detail: str, param: str) -> Fault:
-    return Fault(FaultKind.INVALID_REQUEST, detail, param=param)
