@@ -122,11 +122,11 @@ def trailing_commas(tokens: list[str]) -> list[str]:
     drop: set[int] = set()
     depth = 0
     for at, before, after in _neighbours(tokens):
-        token = tokens[at]
-        depth += (token in ("{", "[")) - (token in ("}", "]"))
-        if token == "," and depth > 0 and after in ("}", "]") and before not in ("", "{", "[", ",", ":"):
+        sign = tokens[at]
+        depth += (sign in ("{", "[")) - (sign in ("}", "]"))
+        if sign == "," and depth > 0 and after in ("}", "]") and before not in ("", "{", "[", ",", ":"):
             drop.add(at)
-    return [token for at, token in enumerate(tokens) if at not in drop] if drop else tokens
+    return [sign for at, sign in enumerate(tokens) if at not in drop] if drop else tokens
 
 
 def surplus_closer(tokens: list[str]) -> list[str]:

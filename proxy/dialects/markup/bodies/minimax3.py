@@ -6,7 +6,7 @@ from proxy.dialects.markup.base import Cursor, LeakedCall, Mismatch, Parsed, Rul
 from proxy.dialects.markup.bodies.tagged import attribute_head
 from proxy.dialects.markup.schema import Shape, quoted
 
-TOKEN = "]<]minimax[>["
+TOKEN = "]<]minimax[>["  # noqa: S105 - a token of markup
 _DEPTH = 32
 _STOPS = Stops(TOKEN)
 _head = attribute_head()
