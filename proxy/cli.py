@@ -83,6 +83,29 @@ def check_config(path: Path) -> None:
     click.echo("\n".join(summary(config)))
 
 
+@main.command("hash-key")
+def hash_key() -> None:
+    """Hash a client's key for the configuration.
+
+    The key is asked for, or read from standard input; blanks and line ends around it do not count.
+    """
+    from proxy.config import HASHED, MAX_SECRET_BYTES, client_key_digest
+
+    if sys.stdin.isatty():
+        text = click.prompt("Key", hide_input=True, err=True, type=str)
+    else:
+        text = sys.stdin.buffer.read(MAX_SECRET_BYTES + 1).decode("utf-8", "replace")
+    key = text.strip()
+    if not key or len(text) > MAX_SECRET_BYTES:
+        _refuse(f"there is no key of 1 to {MAX_SECRET_BYTES} characters on standard input")
+    if key.startswith(HASHED):
+        _refuse("this is a hash already; put it into the configuration as it is")
+    try:
+        click.echo(HASHED + client_key_digest(key).hex())
+    except ValueError as error:
+        _refuse(str(error))
+
+
 @main.command()
 @click.option("--once", is_flag=True, help="End after the one exchange that is shown.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default 8080, with --once a free one; 0: a free one.")

@@ -7,9 +7,11 @@ every key with its unit and default. Secrets are resolved on loading and never s
 from proxy.config.load import check, from_document, load, summary
 from proxy.config.problems import ConfigError, Problem
 from proxy.config.tables import Backend, Client, Config, Limits, Listen, Log, Policy, RouteTable
-from proxy.config.values import ApiKey, Secret
+from proxy.config.values import HASHED, MAX_SECRET_BYTES, ApiKey, Secret, client_key_digest
 
 __all__ = [
+    "HASHED",
+    "MAX_SECRET_BYTES",
     "ApiKey",
     "Backend",
     "Client",
@@ -23,6 +25,7 @@ __all__ = [
     "RouteTable",
     "Secret",
     "check",
+    "client_key_digest",
     "from_document",
     "load",
     "summary",

@@ -48,6 +48,7 @@ CONNECTION_HEADERS = frozenset(
 CREDENTIAL_HEADERS = frozenset({"api-key", "authorization", "cookie", "x-api-key", "x-goog-api-key"})
 
 MAX_SECRET_BYTES = 1 << 14
+HASHED = "sha256:"  # what the hash of a client's key begins with
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ NO_SECRET = Secret("")
 class Context:
     """What the checks of one file share: the environment, and the digests of the client keys seen so far."""
 
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     digests: set[bytes] = field(default_factory=set)
 
 
@@ -183,16 +184,23 @@ def check_api_key(value: object, info: ValidationInfo) -> ApiKey:
     return ApiKey("own", Secret(text))
 
 
+def client_key_digest(text: str) -> bytes:
+    """The SHA-256 of a client's key. Raises PydanticCustomError (a ValueError) for one that no client could show."""
+    if _header_safe(text, "the key") != text.strip():
+        raise wrong("the key begins or ends with a blank, which a header loses")
+    return hashlib.sha256(text.encode()).digest()
+
+
 def check_client_key(value: object, info: ValidationInfo) -> bytes:
-    text = _header_safe(resolved(value, _context(info).env), "the key")
+    text = resolved(value, _context(info).env)
     if not text:
         raise wrong("is empty; give env:NAME, file:/path, the key itself or sha256: and its 64 hex digits")
-    if text.startswith("sha256:"):
+    if text.startswith(HASHED):
         if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", text):
-            raise wrong("after sha256: there must be 64 hex digits, as `printf %s KEY | sha256sum` prints them")
-        digest = bytes.fromhex(text.removeprefix("sha256:"))
+            raise wrong("after sha256: there must be 64 hex digits, as `wholecall hash-key` prints them")
+        digest = bytes.fromhex(text.removeprefix(HASHED))
     else:
-        digest = hashlib.sha256(text.encode()).digest()
+        digest = client_key_digest(text)
     digests = _context(info).digests
     if digest in digests:
         raise wrong("is the key of another client too; give each client its own")

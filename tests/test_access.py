@@ -1,0 +1,185 @@
+"""Who gets in: keys compared without telling how near they were, kept as hashes, with limits of their own; and the
+paths for operators apart from those for clients."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from support.client import REQUEST, ask
+from support.proxy import Proxy, configuration
+from support.upstream import Upstream, says
+
+ROOT = Path(__file__).parents[1]
+KEYS = ["first-key", "second-key", "third-key"]
+CLIENTS = [{"name": f"c{i}", "key": key} for i, key in enumerate(KEYS)]
+HEADS = {"authorization": "Bearer first-key"}
+PATHS: dict[str, Any] = {
+    "/v1/chat/completions": REQUEST,
+    "/v1/responses": {"model": "m", "input": "Hi"},
+    "/v1/messages": {**REQUEST, "max_tokens": 5},
+    "/v1/embeddings": {"model": "m", "input": "Hi"},
+    "/v1/files": None,
+    "/v1/models": None,
+}
+
+
+def run(test: Callable[[Proxy, Upstream], Coroutine[Any, Any, None]], **tables: Any) -> None:
+    async def main() -> None:
+        async with Upstream(says("Hello")) as up, Proxy(up.url, **tables) as proxy:
+            await test(proxy, up)
+
+    uvloop.run(main())
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", [*KEYS, "first-kez", "f", "x" * 20_000, ""])
+def test_a_key_is_compared_with_every_one_in_constant_time_whichever_it_is(
+    shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration("http://127.0.0.1:1/v1", clients=CLIENTS)
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noting(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return compare(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", noting)
+    client = config.client_for(shown)
+    assert (client.name if client else None) == {key: f"c{i}" for i, key in enumerate(KEYS)}.get(shown)
+    assert len(compared) == len(KEYS)
+    assert {len(digest) for pair in compared for digest in pair} == {32}
+
+
+def test_no_client_is_kept_with_its_key_itself() -> None:
+    config = configuration("http://127.0.0.1:1/v1", clients=CLIENTS)
+    assert [client.key for client in config.clients] == [hashlib.sha256(key.encode()).digest() for key in KEYS]
+
+
+def hash_key(shown: bytes) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "proxy", "hash-key"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, input=shown, capture_output=True, env=environment, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("shown", [b"wc-key", b"wc-key\n", b" wc-key\r\n"])
+def test_hash_key_gives_what_stands_for_the_key_in_the_file(shown: bytes) -> None:
+    done = hash_key(shown)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.decode().strip()
+    assert told == "sha256:" + hashlib.sha256(b"wc-key").hexdigest()
+    config = configuration("http://127.0.0.1:1/v1", clients=[{"name": "c", "key": told}])
+    assert config.client_for("wc-key") is not None
+    assert config.client_for(told) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "says"),
+    [
+        (b"", "no key"),
+        (b"\n", "no key"),
+        (b"k" * 20_000, "no key of 1 to 16384"),
+        ("k\u00e9y".encode(), "printable ASCII"),
+        (b"k\xffy", "printable ASCII"),
+        (b"one\ntwo", "printable ASCII"),
+        (b"sha256:" + b"0" * 64, "a hash already"),
+    ],
+)
+def test_hash_key_refuses_what_no_client_could_show(shown: bytes, says: str) -> None:
+    done = hash_key(shown)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert says in done.stderr.decode()
+    assert len(done.stderr.splitlines()) == 1
+    assert shown.strip() == b"" or shown.strip() not in done.stderr
+
+
+def test_hash_key_asks_at_a_terminal_and_does_not_echo() -> None:
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", "proxy", "hash-key"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    child = subprocess.Popen(
+        command, stdin=inside, stdout=inside, stderr=inside, env=environment, start_new_session=True
+    )
+    os.close(inside)
+    told = b""
+    while b"Key" not in told:
+        told += os.read(terminal, 1024)
+    os.write(terminal, b"wc-key\n")
+    try:
+        while piece := os.read(terminal, 1024):
+            told += piece
+    except OSError:  # its other end is closed
+        pass
+    os.close(terminal)
+    assert child.wait(60) == 0
+    assert hashlib.sha256(b"wc-key").hexdigest() in told.decode()
+    assert b"wc-key" not in told
+
+
+# --- limits of a key ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_keys_requests_are_counted_on_every_path(path: str) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        replies = [await ask(proxy.port, PATHS[path], path, headers=HEADS) for _ in range(3)]
+        assert [reply.status for reply in replies[:2]] == [200, 200]
+        assert (replies[2].status, replies[2].error["code"]) == (429, "clients.requests_per_minute")
+        assert int(replies[2].headers["retry-after"]) >= 1
+        other = await ask(proxy.port, PATHS[path], path, headers={"x-api-key": "second-key"})
+        assert other.status == 200
+
+    run(test, clients=[{**CLIENTS[0], "requests_per_minute": 2}, CLIENTS[1]])
+
+
+def test_a_refused_key_uses_up_nothing_of_anybodys() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for _ in range(5):
+            assert (await ask(proxy.port, REQUEST, headers={"authorization": "Bearer wrong"})).status == 401
+        assert (await ask(proxy.port, REQUEST, headers=HEADS)).status == 200
+
+    run(test, clients=[{**CLIENTS[0], "requests_per_minute": 1, "max_streams": 1}], limits={"max_streams": 1})
+
+
+# --- paths for operators ------------------------------------------------------------------------------------------
+
+
+def test_with_a_port_of_their_own_no_path_for_operators_answers_on_the_apis() -> None:
+    async def main() -> None:
+        async with Upstream(says("Hello")) as spare:
+            port = spare.port
+        async with Upstream(says("Hello")) as up, Proxy(up.url, listen={"admin_port": port}, clients=CLIENTS) as proxy:
+            for path in ("/metrics", "/healthz", "/readyz"):
+                for method in ("GET", "HEAD", "POST"):
+                    for headers in ({}, HEADS):
+                        assert (await ask(proxy.port, None, path, method, headers)).status == 404
+                assert (await ask(proxy.admin_port, None, path)).status == 200
+            for path, body in PATHS.items():
+                assert (await ask(proxy.admin_port, body, path, headers=HEADS)).status == 404
+            assert up.seen == []
+
+    uvloop.run(main())
+
+
+def test_no_request_path_leads_from_the_api_to_the_paths_for_operators() -> None:
+    async def main() -> None:
+        async with Upstream(says("Hello")) as spare:
+            port = spare.port
+        async with Upstream(says("Hello")) as up, Proxy(up.url, listen={"admin_port": port}) as proxy:
+            for path in ("//metrics", "/v1/../metrics", "/%6detrics", "/metrics/", "/v1/%2e%2e/metrics", "/METRICS"):
+                assert (await ask(proxy.port, None, path)).status in (400, 404), path
+
+    uvloop.run(main())
