@@ -60,8 +60,8 @@ class Fault(Exception):
     code: str | None = None
     status: int | None = None
     param: str | None = None
-    error: dict[str, Any] | None = None
-    document: dict[str, Any] | None = None
+    error: dict[str, Any] | None = field(default=None, repr=False)  # an upstream may quote what it was sent
+    document: dict[str, Any] | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=())
     transient: bool | None = None
 

@@ -131,6 +131,36 @@ def test_a_mistake_of_ours_is_a_trace_in_the_log_and_a_plain_500_for_the_client(
 
 def test_lines_survive_what_json_cannot_say() -> None:
     assert json.loads(logs.dump_line({"a": "\ud800", "b": {"c"}})) == {"a": "?", "b": "{'c'}"}
+    assert json.loads(logs.dump_line({"a": [{"\ud800": 10**30}], "b": "\u2028"})) == {
+        "a": [{"?": 10**30}],
+        "b": "\u2028",
+    }
+    assert len(logs.dump_line({"a": "\ud800\u2028\n\x85"}).splitlines()) == 1
+
+
+def test_a_backends_words_neither_swallow_the_line_nor_fill_it() -> None:
+    usage = {"\ud800": 1, "big": 10**30, "words of an answer": 2, "x" * 50: 3, "output_tokens": 4, "cached": True}
+    usage |= {f"many_{chr(97 + i // 26)}{chr(97 + i % 26)}": i for i in range(400)}
+
+    async def script(c: Conversation) -> None:
+        await c.head(x_request_id="<b>" if c.request.json["model"] == "m" else "their-id")
+        await c.event(chunk({"content": "one"}, "stop"))
+        await c.event({**chunk(), "choices": [], "usage": usage})
+        await c.event("[DONE]")
+        await c.end()
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        with lines() as logged:
+            await chat(proxy.port, stream=True)
+            await chat(proxy.port, stream=True, model="n")
+            odd, plain = logged()
+        assert "upstream_id" not in odd
+        assert plain["upstream_id"] == "their-id"
+        assert odd["usage"]["output_tokens"] == 4
+        assert not {"?", "big", "words of an answer", "x" * 50} & odd["usage"].keys()
+        assert len(odd["usage"]) <= 24
+
+    run(script, test)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
 def test_an_unknown_encoding_is_refused_and_named() -> None:
     with pytest.raises(Fault, match="br"):
         inflater("br", LIMIT)
+    with pytest.raises(Fault, match="of an unknown name"):
+        inflater("sk-quoted-by-the-backend", LIMIT)
     assert inflater("identity", LIMIT) is None
 
 

@@ -27,6 +27,12 @@ class Mask:
     def over(self, data: bytes) -> bytes:
         return data if self._pattern is None else self._pattern.sub(lambda found: b"*" * len(found[0]), data)
 
+    def over_text(self, text: str) -> str:
+        return text if self._pattern is None else self.over(text.encode("utf-8", "replace")).decode()
+
+
+NO_MASK = Mask(())
+
 
 class MaskedPieces:
     """A text that comes in pieces, masked: a secret may lie across them. `rest` is what was kept back until the end."""

@@ -46,7 +46,12 @@ _List = Strict(False)  # TOML has lists where an immutable model has tuples
 
 class Table(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,  # an input may be a secret
     )
 
 
@@ -149,7 +154,7 @@ class Client(Table):
     """Who may use the proxy. `key` is the SHA-256 of the key. 0: no limit of its own."""
 
     name: Name
-    key: Annotated[bytes, BeforeValidator(check_client_key), Field(repr=False)]
+    key: Annotated[bytes, BeforeValidator(check_client_key), Field(repr=False, exclude=True)]
     max_streams: Annotated[int, Field(ge=0, le=100_000)] = 0
     requests_per_minute: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 

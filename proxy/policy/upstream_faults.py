@@ -5,6 +5,7 @@ Of the same dialect and in JSON: as it came. Otherwise its message is kept, at m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,8 @@ from proxy.model.deltas import Failed
 from proxy.wire.jsondoc import NotJson, decode, documents
 
 _MESSAGE_LIMIT = 500  # characters of an upstream's message towards the client
-_CODE_LIMIT = 80
+_CODE_LIMIT = 80  # what is longer is no code
+_WORD_AT_THE_END = re.compile(r"[A-Za-z0-9._~+/=-]+\Z")
 
 # Words of an error inside a reply that stand for a status which SDKs retry.
 _STATUSES = {
@@ -37,7 +39,7 @@ def in_band(failed: Failed, *, same_dialect: bool) -> Fault:
     return Fault(
         FaultKind.UPSTREAM_ERROR,
         plain(failed.message),
-        code=code[:_CODE_LIMIT] if code else None,
+        code=code if code and len(code) <= _CODE_LIMIT else None,
         status=status,
         error=failed.error if same_dialect else None,
         transient=True,
@@ -89,7 +91,7 @@ def refusal(
     fault = Fault(
         FaultKind.UPSTREAM_ERROR,
         message or f"the upstream answered with status {status}",
-        code=(failed.code if failed and failed.code else str(status))[:_CODE_LIMIT],
+        code=failed.code if failed and failed.code and len(failed.code) <= _CODE_LIMIT else str(status),
         status=status,
         headers=_retry_after(headers),
         transient=status in (408, 429) or status >= 500,
@@ -113,7 +115,7 @@ def plain(text: str) -> str:
     """An upstream's message for a client: no markup, no control characters, one line, at most 500 characters."""
     out: list[str] = []
     inside = False
-    for character in text[: 8 * _MESSAGE_LIMIT]:
+    for character in _whole_words(text, 8 * _MESSAGE_LIMIT):
         if character == "<":
             inside = True
         elif character == ">" and inside:
@@ -121,7 +123,12 @@ def plain(text: str) -> str:
             out.append(" ")
         elif not inside:
             out.append(character if character.isprintable() else " ")
-    return " ".join("".join(out).split())[:_MESSAGE_LIMIT]
+    return _whole_words(" ".join("".join(out).split()), _MESSAGE_LIMIT)
+
+
+def _whole_words(text: str, limit: int) -> str:
+    """At most so many characters, and no half of a word at the end: the half of a credential would pass every mask."""
+    return text if len(text) <= limit else _WORD_AT_THE_END.sub("", text[:limit])
 
 
 def _retry_after(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -49,6 +49,7 @@ def allow(scope: Scope, *methods: str) -> None:
 def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> tuple[str | None, Ticket]:
     """The key that the client showed, and a place for its exchange. Raises Fault (401, 429, 503)."""
     key = presented_key(headers)
+    entry.key, entry.mask = key or "", config.mask
     client: Client | None = identify(config, key)
     if client is not None:
         entry.client = client.name

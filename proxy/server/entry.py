@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
+from proxy.config.mask import NO_MASK, Mask
 from proxy.faults import Fault, FaultKind
 from proxy.model.commands import Record
-from proxy.server.logs import cut
+from proxy.server.logs import cut, harmless_id
 
 INTERNAL = "internal"  # the code of a mistake of ours
 NONE = "none"  # as a metric label: the request never came to have one
+
+_MAX_COUNTS = 24
+_COUNT_NAME = re.compile(r"[A-Za-z_]{1,40}")
 
 
 @dataclass(slots=True)
@@ -18,13 +25,16 @@ class Entry:
     """`started` and the other times are seconds of the monotonic clock. `route` is the pattern that matched, `model`
     the client's text. `attempts` are the backends that failed before the one that answered, each with its fault.
     `decided` is false where the record's error was the last attempt's, which is already among them.
-    `unread`: not all of the request's body has been read. `head_sent`: of the answer."""
+    `unread`: not all of the request's body has been read. `head_sent`: of the answer. `key`: what the client showed,
+    and `mask` over what backends are sent: a backend may quote both."""
 
     request_id: str
     started: float
     endpoint: str = NONE
     dialect: str = NONE
     client: str = ""
+    key: str = field(default="", repr=False)
+    mask: Mask = NO_MASK
     route: str = NONE
     backend: str = NONE
     model: str = ""
@@ -67,12 +77,12 @@ class Entry:
             "stream": self.stream,
             "status": record.status,
             "outcome": record.outcome,
-            "code": cut(record.code, 64),
+            "code": cut(self._harmless(record.code), 64),
             "seconds": round(self.seconds, 4),
             "first_byte_s": _rounded(self.first_byte_s),
             "overhead_s": round(self.overhead_s, 6),
             "hold_s": _rounded(self.hold_s),
-            "upstream_id": self.upstream_id,
+            "upstream_id": self._harmless(harmless_id(self.upstream_id.encode("latin-1"))),
             "upstream_events": record.upstream_events,
             "upstream_bytes": record.upstream_bytes,
             "verdicts": dict(Counter(verdict.value for verdict in record.verdicts)),
@@ -80,9 +90,22 @@ class Entry:
             "repairs": sorted(set(record.repairs)),
             "reask": record.reask,
             "failed": [_failed(backend, fault) for backend, fault in self.attempts],
-            "usage": {name: count for name, count in (record.usage or {}).items() if isinstance(count, int)},
+            "usage": _counts(record.usage or {}),
         }
         return {name: value for name, value in fields.items() if value not in ("", None, [], {})}
+
+    def _harmless(self, text: str) -> str:
+        """A word of the backend's without the credentials that it may have been sent."""
+        return "..." if self.key and self.key in text else self.mask.over_text(text)
+
+
+def _counts(usage: Mapping[str, object]) -> dict[str, int]:
+    """The plain counts of a backend's usage. Their names are the backend's text: a few that look like names."""
+    return {
+        name: count
+        for name, count in islice(usage.items(), _MAX_COUNTS)
+        if isinstance(count, int) and abs(count) < 1 << 53 and _COUNT_NAME.fullmatch(name)
+    }
 
 
 def _failed(backend: str, fault: Fault) -> str:

@@ -181,6 +181,7 @@ def run(load: Load, config: Config, sockets: Sockets, parent: int | None = None)
     logs.set_up(config.log.level)
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
         service = Service(config)
         await service.start()
         await Server(service, sockets, load, parent).serve()

@@ -264,7 +264,7 @@ class _Passage:
         if self._method != "HEAD" and length.isdigit() and int(length) > max_bytes:
             raise limit_fault("max_reply_bytes", max_bytes, "the backend's reply")
         extra = [field for field in reply.raw_headers if field[0].decode("latin-1") in _RESPONSE_HEADERS]
-        block = header_block((), entry.request_id, [*extra, *response_headers(reply)])
+        block = header_block((), entry.request_id, [*extra, *response_headers(reply, self._config.mask)])
         entry.upstream_id = reply.headers.get("x-request-id", "")
         entry.head_sent = True
         entry.first_byte_at = clock()

@@ -239,7 +239,7 @@ class Pump:
         finally:
             self._head_at = self._busy_since = clock()
         attempt.answered(reply)
-        self._extra_headers = response_headers(reply)
+        self._extra_headers = response_headers(reply, self._config.mask)
         entry.upstream_id = reply.headers.get("x-request-id", "")
         return self._exchange.opened(
             reply.status,

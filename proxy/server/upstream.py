@@ -153,12 +153,14 @@ class Reply:
 
 
 class ErrorReply(Reply):
-    """The reply of an error status, without the configured credentials, which a backend may quote."""
+    """A reply whose status is no success, without the configured credentials, which a backend may quote."""
 
     __slots__ = ("_ended", "_inflater", "_masked")
 
     def __init__(self, backend: str, response: httpx.Response, mask: Mask) -> None:
         super().__init__(backend, response)
+        self.raw_headers = [(name, mask.over(value)) for name, value in self.raw_headers]
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
         self._masked = MaskedPieces(mask)
         self._inflater: Inflater | None = None
         self._ended = False
@@ -238,7 +240,7 @@ class Upstream:
                     again = False
                     continue
                 raise fault_of(error, backend.name, connect_s=limits.connect_s) from error
-        is_error = response.status_code >= 400
+        is_error = response.status_code >= 300
         reply = ErrorReply(backend.name, response, config.mask) if is_error else Reply(backend.name, response)
         try:
             if not 200 <= reply.status <= 599:
@@ -344,11 +346,11 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def response_headers(reply: Reply) -> list[tuple[bytes, bytes]]:
-    """The backend's response headers that the client gets besides the core's."""
+def response_headers(reply: Reply, mask: Mask) -> list[tuple[bytes, bytes]]:
+    """The backend's response headers that the client gets besides the core's, with `mask` over them."""
     kept = []
     for name_bytes, value in reply.raw_headers:
         name = name_bytes.decode("latin-1")
         if (name in _RESPONSE_HEADERS or name.startswith(_RESPONSE_PREFIXES)) and _VALUE.fullmatch(value):
-            kept.append((name_bytes, value))
+            kept.append((name_bytes, mask.over(value)))
     return kept

@@ -11,6 +11,7 @@ import zlib
 from proxy.faults import Fault, FaultKind, limit_fault
 
 _STEP = 1 << 20
+_KNOWN = ("br", "compress", "dcb", "dcz", "zstd")  # and not decoded
 
 
 class Inflater:
@@ -59,8 +60,9 @@ def inflater(encoding: str, limit_bytes: int) -> Inflater | None:
         return None
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflater(name, limit_bytes)
+    what = repr(name) if name in _KNOWN else "of an unknown name"  # not in the backend's own words
     raise Fault(
         FaultKind.BAD_ENCODING,
-        f"the upstream answered with content-encoding {name[:40]!r} though identity was asked for; "
+        f"the upstream answered with content-encoding {what} though identity was asked for; "
         "only gzip and deflate are decoded",
     )

@@ -120,7 +120,7 @@ class MessagesDecoder:
         """An event that is no JSON: nothing, an error in words, the end mark of another dialect, or broken."""
         text = frame.data.strip()
         if frame.event == b"error":
-            return [Failed(decode(text)[0][:500] or "the upstream sent an error event")]
+            return [Failed(decode(text)[0] or "the upstream sent an error event")]
         if not text or text.startswith(b":") or frame.event == b"ping":
             self._note(Quirk.EMPTY_EVENT)
             return []

@@ -94,7 +94,7 @@ class GeminiDecoder:
             found, quirks = documents(frame.data)
         except NotJson as error:
             if frame.event == b"error":
-                return [Failed(decode(text)[0][:500])]
+                return [Failed(decode(text)[0])]
             raise BadEvent(str(error)) from None
         for quirk in quirks:
             self._note(quirk)

@@ -52,7 +52,7 @@ class OllamaDecoder:
             found, quirks = documents(frame.data)
         except NotJson as error:
             if frame.event == b"error":
-                return [Failed(decode(text)[0][:500])]
+                return [Failed(decode(text)[0])]
             raise BadEvent(str(error)) from None
         for quirk in quirks:
             self._note(quirk)

@@ -105,9 +105,9 @@ class ChatDecoder:
         try:
             document = documents(frame.data)[0][0]
         except NotJson:
-            return [Failed(text[:500] or "the upstream sent an error event")]
+            return [Failed(text or "the upstream sent an error event")]
         failure = _failure(document) if isinstance(document, dict) else None
-        return [failure or Failed(text[:500])]
+        return [failure or Failed(text)]
 
     def _odd(self, data: bytes, reason: str) -> list[Delta]:
         """An event that is no JSON: nothing, [DONE] in another form, or broken."""

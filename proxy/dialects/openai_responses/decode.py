@@ -151,7 +151,7 @@ class ResponsesDecoder:
             self._note(Quirk.EVENTS_GLUED if before else Quirk.FOREIGN_EVENT)
             return self.feed(Frame(frame.event, before)) if before else []
         if frame.event == b"error":
-            return [Failed(decode(text)[0][:500])]
+            return [Failed(decode(text)[0])]
         raise BadEvent(reason)
 
     # --- events ------------------------------------------------------------------------------------------------
