@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -301,6 +302,8 @@ def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
         piece = b"10000\r\n" + b"a" * 65536 + b"\r\n"
         for head in (b"Content-Length: 1073741824", b"Transfer-Encoding: chunked"):
             async with Client(proxy.port) as client:
+                # What waits in the client's own machine was not pushed; the proxy's may hold some MiB more.
+                client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
                 await client.send(raw(b"Host: a", head, body=b""))
                 pushed = 0
                 try:
@@ -314,7 +317,7 @@ def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
             assert (reply.status, reply.error["code"]) == (413, "max_request_bytes")
             assert "100000 (max_request_bytes)" in reply.error["message"].replace("1e+05", "100000")
             assert reply.headers["connection"] == "close"
-            assert pushed < 12 << 20
+            assert pushed < 10 << 20
         assert up.seen == []
 
     run(test, limits={"max_request_bytes": 100000})

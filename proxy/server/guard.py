@@ -27,7 +27,7 @@ from proxy.server.logs import request_id
 # much of its body is thrown away meanwhile. Closing at once would reset the connection, and a client that is still
 # writing would see the reset in place of the answer.
 LINGER_S = 2.0
-LINGER_BYTES = 4 * 1024 * 1024
+LINGER_BYTES = 2 * 1024 * 1024
 # What a chunk may cost besides its data: sixteen digits of its size and two line ends.
 CHUNK_BYTES = 20
 
