@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.goals import GOALS, Goal
+from bench.targets import Target
 
 Row = dict[str, Any]  # what load.py printed, with the keys target, workload, concurrency and round
 
@@ -91,6 +92,37 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
+def scaling(rows: Sequence[Row], targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """Wholecall with several workers against one. The load and the mock backend share their cores, so there is a
+    ceiling: all cores busy with what a request costs everywhere."""
+    found = []
+    for (workload, concurrency), cell in cells(rows).items():
+        for target in targets:
+            alone = target.name.partition(",")[0]
+            spent = median(_cpu_everywhere(row) for row in cell if row["target"] == alone)
+            speed = median(row.get("requests_per_s") for row in cell if row["target"] == alone)
+            found.append(
+                {
+                    "workload": workload,
+                    "concurrency": concurrency,
+                    "target": target.name,
+                    "requests_per_s": median(r.get("requests_per_s") for r in cell if r["target"] == target.name),
+                    "speed": compared(cell, target.name, alone, "requests_per_s", "ratio"),
+                    "ceiling": min(target.workers, machine()["cores"]) / spent / speed if spent and speed else None,
+                    "cpu": compared(cell, target.name, alone, "cpu_s_per_1000_events", "ratio"),
+                }
+            )
+    return found
+
+
+def _cpu_everywhere(row: Row) -> float | None:
+    """Seconds of all processes for one request."""
+    if not row.get("requests") or "cpu_s" not in row:
+        return None
+    total: float = (row["cpu_s"] + row["load_cpu_s"] + sum(row["others_cpu_s"])) / row["requests"]
+    return total
+
+
 def _wrong(rows: Sequence[Row]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
@@ -167,5 +199,13 @@ def markdown(found: dict[str, Any]) -> str:
             for g in found["goals"]
         ]
         parts += ["#### Goals", table(["goal", "target", "bound", "found", ""], lines)]
+    if found["scaling"]:
+        head = ["several workers", "requests/s", "times one worker's", "with all cores busy", "CPU / event, times"]
+        lines = [
+            [f"{s['workload']} at {s['concurrency']}, {s['target']}"]
+            + [number(s[key]) for key in ("requests_per_s", "speed", "ceiling", "cpu")]
+            for s in found["scaling"]
+        ]
+        parts += ["#### Scaling", table(head, lines)]
     parts += [f"Left out: {name}: {why}" for name, why in found["left_out"].items()]
     return "\n\n".join(parts)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from bench.processes import Program
-from running import free_port
 
 HERE = Path(__file__).resolve().parent
 
@@ -79,6 +78,7 @@ class Target:
     expect: Literal["passed", "mended"] = "passed"
     headers: Sequence[str] = ()
     versions: str = ""
+    workers: int = 1
 
     @property
     def url(self) -> str:
@@ -92,7 +92,7 @@ class Peer:
     program: Callable[[Path, int, int, Path], Program]
     versions: Callable[[Path], str]
     headers: Callable[[int], Sequence[str]] = lambda upstream: ()
-    slow: bool = False  # measured only where a goal asks for it
+    slow: bool = False
 
 
 def upstream(port: int) -> Program:
@@ -249,8 +249,3 @@ PEERS: dict[str, Peer] = {
     "litellm": Peer(_litellm, _litellm_version, slow=True),
     "portkey": Peer(_portkey, _portkey_version, _portkey_headers, slow=True),
 }
-
-
-def program_of(name: str, environments: Path, upstream_port: int, folder: Path) -> Program:
-    """Raises Missing."""
-    return PEERS[name].program(environments, upstream_port, free_port(), folder)
