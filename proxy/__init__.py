@@ -35,7 +35,7 @@ Floors (a module imports only lower floors and its own package)
     7  proxy.server, proxy.replay     the ASGI shell; the embedded replay backend
     8  proxy.cli, proxy.demo          the command line; what wires it together
 
-The one path of an upstream byte: server/upstream -> server/pump -> Exchange.receive -> wire ->
+The one path of an upstream byte: server/http_client -> server/pump -> Exchange.receive -> wire ->
 dialects/<upstream>/decode -> assembly -> (end of the reply) checks -> policy -> dialects/<client>/encode -> Send.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import click
-import httpx
+import orjson
 import uvicorn
 from rich.console import Console
 from rich.padding import Padding
@@ -22,6 +22,7 @@ from proxy.replay import show
 from proxy.replay.app import SHOWPIECE, build, shipped
 from proxy.replay.outcome import payloads, read_outcome
 from proxy.server import logs
+from proxy.server.http_client import Pool
 from proxy.server.supervisor import MULTIPROCESS_DIR, NotStarted, address_of, bind
 
 HOST = "127.0.0.1"
@@ -97,15 +98,23 @@ def _config(upstream: str, port: int) -> Config:
 async def _show_exchange(console: Console, address: str) -> None:
     """One request to the proxy: what the backend answered, what came out, what was found."""
     recording = shipped()[SHOWPIECE]
-    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-        answer = await client.post(f"{address}/v1/chat/completions", json={"model": SHOWPIECE, **recording.request})
-    outcome = read_outcome(answer.status_code, answer.headers, answer.content)
+    pool = Pool()
+    url, request = f"{address}/v1/chat/completions", orjson.dumps({"model": SHOWPIECE, **recording.request})
+    async with asyncio.timeout(30):
+        reply = await pool.send("the proxy", url, [("content-type", "application/json")], request, connect_s=30)
+        pieces = []
+        while data := await reply.read():
+            pieces.append(data)
+    await reply.aclose()
+    await pool.aclose()
+    body = b"".join(pieces)
+    outcome = read_outcome(reply.status, reply.headers, body)
     prompt = recording.request["messages"][0]["content"]
     console.print(Text.assemble(("Asked: ", "bold"), f"{prompt} (model {SHOWPIECE})"))
     _headline(console, "What came in", f"the backend's reply, event by event: {recording.title}")
     console.print(show.stream_table(payloads(b"".join(recording.pieces))))
     _headline(console, "What went out", "what the client got from the proxy: text at once, then each call whole")
-    console.print(show.stream_table(payloads(answer.content)))
+    console.print(show.stream_table(payloads(body)))
     _headline(console, "Verdicts", "each call against the tools and schemas of the request")
     console.print(show.calls_table(outcome.calls))
     mended = show.quirks_table(outcome)

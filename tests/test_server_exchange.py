@@ -911,7 +911,7 @@ def test_the_model_is_asked_again_at_the_same_backend_and_the_client_gets_one_re
     run(script, test)
 
 
-# --- what aiohttp would lose -------------------------------------------------------------------------------------
+# --- what other HTTP clients lose --------------------------------------------------------------------------------
 
 
 def test_broken_framing_in_the_middle_of_a_body_is_a_cut_and_no_endless_wait() -> None:
@@ -936,7 +936,7 @@ def test_what_arrived_before_the_backend_closed_too_early_is_read_all_the_same()
     async def sloppy(c: Conversation) -> None:
         await c.head()
         await c.chunk(b"data: [DONE]\n\n")
-        c.writer.close()  # without the last chunk: aiohttp calls what it has not given out yet lost
+        c.writer.close()  # without the last chunk
 
     async def main() -> None:
         backends = HttpUpstream()

@@ -30,9 +30,6 @@ _LIBRARY_LEVELS = {
     "uvicorn": logging.WARNING,
     "uvicorn.error": logging.ERROR,
     "asyncio": logging.WARNING,
-    "aiohttp": logging.WARNING,
-    "httpx": logging.WARNING,
-    "httpcore": logging.WARNING,
 }
 
 # Line ends to some readers, though not to JSON.
