@@ -66,6 +66,37 @@ def test_a_running_stream_ends_well_while_the_process_drains(tmp_path: Path) -> 
     uvloop.run(main())
 
 
+def test_while_notice_is_given_requests_are_taken_and_answers_end_their_connections() -> None:
+    async def main() -> None:
+        async with (
+            Upstream(slow) as up,
+            Proxy(up.url, listen={"notice_s": 600.0, "drain_s": 600.0}) as proxy,
+            Client(proxy.port) as running,
+            Client(proxy.port) as waiting,
+            Client(proxy.port) as kept,
+        ):
+            await kept.ask(None, "/healthz", "GET")
+            await kept.rest(await kept.head())
+            await running.ask(STREAM)
+            begun = await running.head()
+            await waiting.ask({**REQUEST, "model": "waiting"})
+            while len(up.seen) < 2:
+                await asyncio.sleep(0.01)
+            proxy.server.stop()
+            await asyncio.sleep(0.05)
+            ready = await ask(proxy.port, None, "/readyz")
+            assert (ready.status, ready.body) == (503, b"draining\n")
+            await kept.ask(STREAM)  # a kept connection is served once more
+            new = await chat(proxy.port, stream=True)
+            for reply in (await kept.rest(await kept.head()), await waiting.rest(await waiting.head()), new, ready):
+                assert (reply.broken, reply.headers["connection"]) == (False, "close")
+            assert new.text == (await running.rest(begun)).text == "onetwothree"
+            assert await kept.closed() == b""
+            proxy.server.stop()  # enough
+
+    uvloop.run(main())
+
+
 def test_at_the_drain_limit_a_stream_ends_with_an_error_and_a_clean_end(tmp_path: Path) -> None:
     async def silent(c: Conversation) -> None:
         if c.request.json["model"] == "silent":

@@ -62,6 +62,7 @@ class Listen(Table):
     host: Annotated[str, AfterValidator(check_host)] = "127.0.0.1"
     port: Port = 8080
     admin_port: Port = 0
+    notice_s: Annotated[float, Field(ge=0, le=3_600)] = 0.0
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
 
 

@@ -1,7 +1,8 @@
 """One serving process: its event loop, signals, draining.
 
-SIGTERM, SIGINT   not ready any more, no new connections; running exchanges end within `listen.drain_s`, then with
-                  an error in-band. A second one: at once
+SIGTERM, SIGINT   not ready any more. For `listen.notice_s` requests are taken all the same, and answers say that they
+                  end their connection. Then no new connections; running exchanges end within `listen.drain_s`, then
+                  with an error in-band. A second one: at once
 SIGHUP            load the configuration anew; a bad file changes nothing. Without a file: as SIGTERM
 """
 
@@ -17,8 +18,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from proxy.config import Config, ConfigError
@@ -96,10 +99,17 @@ class Server(uvicorn.Server):
                 lambda: GuardedProtocol(config, state, {}), sock=self._sockets.admin, backlog=BACKLOG
             )
 
+    async def on_tick(self, counter: int = 0) -> bool:
+        """Set the header fields that all answers have."""
+        await super().on_tick(0)
+        self._admin_state.default_headers = self.server_state.default_headers
+        if self.service.draining:
+            self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        return False
+
     async def main_loop(self) -> None:
         while not self._stopping.is_set():
-            await self.on_tick(0)  # sets the Date header
-            self._admin_state.default_headers = self.server_state.default_headers
+            await self.on_tick()
             if self._parent is not None and os.getppid() != self._parent:
                 return  # the parent was killed: nobody would ever stop this worker
             with contextlib.suppress(TimeoutError):
@@ -107,9 +117,11 @@ class Server(uvicorn.Server):
                     await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain: exchanges may end within `listen.drain_s`, then they are ended. The admin port stays to the last."""
+        """Give notice, then drain: exchanges may end within `listen.drain_s`, then they are ended. The admin port stays
+        to the last."""
         service = self.service
         service.draining = True
+        await self._give_notice(service.config.listen.notice_s)
         for server in self.servers:
             server.close()
         self._sockets.api.close()
@@ -128,6 +140,20 @@ class Server(uvicorn.Server):
         await self._idle_within(FAREWELL_S / 2, hurry=False)
         for task in [*self.server_state.tasks, *self._admin_state.tasks]:
             task.cancel()
+
+    async def _give_notice(self, seconds: float) -> None:
+        """Whoever asks now is answered, and asks on another connection next time. No connection is closed that might
+        just be used."""
+        until = time.monotonic() + seconds
+        for connection in self.server_state.connections:
+            cycle: RequestResponseCycle | None = cast(GuardedProtocol, connection).cycle  # None before the first
+            if cycle is not None and not cycle.response_started:
+                cycle.keep_alive = False  # and its head will say so
+        while (left := until - time.monotonic()) > 0 and not self._hurry.is_set():
+            await self.on_tick()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, 1.0)):
+                    await self._hurry.wait()
 
     async def _idle_within(self, seconds: float, hurry: bool) -> bool:
         """Whether all connections have come to their end within that time."""

@@ -27,7 +27,7 @@ MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 # A worker that lived shorter than this died of something that will not pass: the next one waits, longer each time.
 SETTLED_S = 10.0
 MAX_BACKOFF_S = 30.0
-# How much longer than `listen.drain_s` a worker may take to end before it is killed.
+# How much longer than `listen.notice_s` and `listen.drain_s` a worker may take to end before it is killed.
 GRACE_S = 2.0
 BACKLOG = 2048
 MAX_FILES = 65536
@@ -174,7 +174,8 @@ class Supervisor:
     def _stop(self) -> None:
         self._sockets.close()  # or the kernel would go on accepting connections for nobody
         if self._stop_at is None:
-            self._stop_at = time.monotonic() + self._config.listen.drain_s + GRACE_S
+            listen = self._config.listen
+            self._stop_at = time.monotonic() + listen.notice_s + listen.drain_s + GRACE_S
         self._restarts.clear()
         self._send(signal.SIGTERM)
 
