@@ -21,7 +21,7 @@ from support.client import ask
 from support.proxy import write_config
 
 TESTS = Path(__file__).parents[1]
-LIMITS = {"first_byte_s": 6.0, "idle_s": 2.0}
+LIMITS = {"first_byte_s": 4.0, "idle_s": 2.0}
 
 
 def allow_many_files() -> None:

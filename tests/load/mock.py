@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import chain, zip_longest
+from itertools import chain, cycle, zip_longest
 from random import Random
 from typing import Any
 
@@ -27,8 +27,8 @@ from upstream_writers import WRITERS, Made, Pen, Said, Text, Tokens, Writer
 
 # Of a model's name, in a body or in Gemini's path.
 MODEL = re.compile(rb'(?:"model": ?"|/models/)([a-z]+)(\d*)\.')
-LATE_S, PACED_S, CROWD_S = 0.7, 2.5, 0.2
-ENDLESS_S, ENDLESS_EVENTS = 0.05, 1200
+LATE_S, PACED_S, CROWD_S, ENDLESS_S = 0.7, 2.5, 0.05, 0.05
+LONGER_S = 600.0  # than anybody waits
 ERRORS: dict[str, Any] = {
     "openai-responses": {"type": "error", "code": "boom", "message": "boom", "param": None, "sequence_number": 99},
     "anthropic-messages": {"type": "error", "error": {"type": "boom", "message": "boom"}},
@@ -111,12 +111,12 @@ def script(kind: str, crowd: int, dialect: str, token: str, side: str, stream: b
         case "limited" | "failing":
             return (429 if kind == "limited" else 500), [error, "end"]
         case "never" | "silent":
-            return 200, [60.0, "cut"]
+            return 200, [LONGER_S, "cut"]
         case "tangled":
             return 200, [*tangled(dialect, token, side), "end"]
     good = pieces(kind, dialect, token, side, stream)
     if not stream:
-        late: list[Step] = [LATE_S] if kind == "late" else []
+        late: list[Step] = [LATE_S] if kind in ("late", "invalid") else []
         return 200, [*late, *good, "reset" if kind == "reset" else "end"]
     words = [n for n, piece in enumerate(good) if token.encode() in piece]
     half = good[: words[len(words) // 2]]
@@ -127,14 +127,14 @@ def script(kind: str, crowd: int, dialect: str, token: str, side: str, stream: b
         case "reset":
             return 200, [*half, 0.05, "reset"]
         case "stall":
-            return 200, [*half, 60.0, "cut"]
+            return 200, [*half, LONGER_S, "cut"]
         case "error":
             framed = error + b"\n" if dialect == "ollama-chat" else b"data: " + error + b"\n\n"
             named = b"event: error\n" if dialect in ("anthropic-messages", "openai-responses") else b""
             return 200, [*half, named + framed, "end"]
         case "endless":
-            return 200, [*half, *(step for _ in range(ENDLESS_EVENTS) for step in (ENDLESS_S, good[words[0]])), "cut"]
-        case "late":
+            return 200, chain(half, cycle((ENDLESS_S, good[words[0]])))
+        case "late" | "invalid":
             return 200, [LATE_S, *good, "end"]
         case "crowd":
             return 200, [*half, crowd, *(step for piece in good[len(half) :] for step in (CROWD_S, piece)), "end"]
