@@ -90,7 +90,7 @@ class Slots:
     """The calls of one choice. `feed` gives the call that a delta was added to, or None where it opened nothing."""
 
     def __init__(self, choice: int, declared: Collection[str], note: Callable[[Quirk], None]) -> None:
-        self._choice = choice
+        self.choice = choice
         self._declared = declared
         self._note = note
         self.calls: list[HeldCall] = []
@@ -134,6 +134,20 @@ class Slots:
         if not delta.quiet or self._current is None:
             self._current = call
         self._add(call, delta)
+        return call
+
+    def append(self, index: int, text: str) -> HeldCall | None:
+        """`feed` for what most deltas are: an index and more text. None where only `feed` can tell whose it is."""
+        call = self._by_index.get(index)
+        if call is None or self._heads:
+            return None
+        last = self.calls[-1]
+        if last is not call and not last.fragments:
+            return None
+        call.fragments.append(text)
+        call.objects.append(False)
+        call.size += len(text)
+        self._current = call
         return call
 
     # --- which call --------------------------------------------------------------------------------------------
@@ -244,7 +258,7 @@ class Slots:
         return bool(call.name) and begins_declared(call.name + name, self._declared)
 
     def _open(self, delta: CallDelta, *quirks: Quirk, again: HeldCall | None = None) -> HeldCall:
-        call = HeldCall(self._choice, len(self.calls), delta.key, delta.kind, delta.index)
+        call = HeldCall(self.choice, len(self.calls), delta.key, delta.kind, delta.index)
         call.quirks += quirks
         call.again = again
         if delta.index is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from proxy.dialects.stencils import Stencils
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.conversation import Conversation
@@ -30,12 +31,13 @@ class Decoder(Protocol):
     """Frames of one upstream reply -> deltas. Both feeds raise BadEvent.
 
     `whole`: a plain reply was read, which proves the end by itself; JSON lines of a stream don't. `alone`: it was all
-    of the body, so that it may be passed on as it came.
+    of the body, so that it may be passed on as it came. An event that fits one of `stencils` need not be fed.
     """
 
     envelope: Envelope | None
     whole: bool
     alone: bool
+    stencils: Stencils
 
     def feed(self, frame: Frame) -> list[Delta]: ...
     def feed_document(self, frame: Frame) -> list[Delta]: ...
@@ -47,6 +49,7 @@ class Encoder(Protocol):
 
     Order: pieces; then per choice its calls (head, text once or more, end) and its finish; then usage, `done`. Or
     `error`, which ends the body; a call that was begun then stays without its end.
+    `payloads` are those of several pieces of text (`Piece.raw`) at once; None: they have to come as pieces.
     `usage_first`: usage comes before the finish. `ordered`: the client reads blocks in order, so that a thinking or
     other block that followed a held call is held with it.
     """
@@ -55,6 +58,9 @@ class Encoder(Protocol):
     usage_first: bool
 
     def piece(self, piece: Piece) -> bytes: ...
+    def payloads(self, choice: int, payloads: Sequence[bytes]) -> bytes | None:
+        return None
+
     def call_head(self, call: JudgedCall) -> bytes: ...
     def call_text(self, call: JudgedCall, text: str) -> bytes: ...
     def call_end(self, call: JudgedCall) -> bytes: ...

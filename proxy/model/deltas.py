@@ -33,6 +33,14 @@ class Piece:
     top_extra: dict[str, Any] = field(default_factory=dict)
 
 
+_NOTHING: dict[str, Any] = {}  # of a verbatim piece, whose fields nobody looks at or changes
+
+
+def verbatim_piece(choice: int, text: str, payload: bytes, reasoning: str = "") -> Piece:
+    """A piece that goes out as it came."""
+    return Piece(choice, text, reasoning, "", None, payload, _NOTHING, _NOTHING, _NOTHING)
+
+
 @dataclass(slots=True)
 class CallDelta:
     """A claim about a tool call: one entry of a delta, one content block event, one part.

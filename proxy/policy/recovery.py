@@ -153,11 +153,12 @@ class Leaks:
     def calls(self) -> int:
         return len(self._found)
 
-    def passes(self, piece: Piece) -> bool:
-        """Whether a piece of content goes on as it is, which most do; then it is taken note of."""
+    def passes(self, piece: Piece, text: str) -> bool:
+        """Whether `text` goes on as it is, which most does; then it is taken note of. It is that of a piece of content,
+        or of several of which `piece` is the last."""
         if not self._said or self._reasoning is not None or piece.reasoning or self._opening:
             return False
-        if self._recovery.dialect not in _WITHOUT_BLOCKS or not self._content.passes(piece.text):
+        if self._recovery.dialect not in _WITHOUT_BLOCKS or not self._content.passes(text):
             return False
         self._text_piece = piece
         return True

@@ -16,10 +16,21 @@ from proxy.assembly.text import TextMemory
 from proxy.checks.screen import screen
 from proxy.dialects import UPSTREAM_DIALECTS
 from proxy.dialects.base import BadEvent, Encoder, Envelope
+from proxy.dialects.stencils import Stencil
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.calls import JudgedCall, Verdict
 from proxy.model.commands import Record
-from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import (
+    FINISH_WORDS,
+    CallDelta,
+    Delta,
+    Done,
+    Failed,
+    FinishDelta,
+    Piece,
+    UsageDelta,
+    verbatim_piece,
+)
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.policy import upstream_faults
@@ -104,6 +115,8 @@ class Reply:
         self.holding = further
         self._held_bytes = 0
         self._calls = 0
+        self._run: list[tuple[str, bytes]] = []  # texts that came verbatim, and their payloads, until the read's end
+        self._run_choice: Choice
         self.live: LiveCall | None = None
         self.live_call: JudgedCall | None = None
         self.recovery: Recovery | None = None
@@ -158,10 +171,18 @@ class Reply:
 
     def _frames(self, frames: list[Frame], now: float) -> bool:
         decoder = self._decoder
+        stencils = decoder.stencils
         for frame in frames:
             self.events += 1
             if self.events > self._settings.max_events:
+                self._end_run()
                 raise limit_fault("max_events", self._settings.max_events, "the number of events in the reply")
+            stencil = stencils.fit(frame.data) if not frame.event else None
+            if stencil is not None and self._fits(stencil, stencils.text, frame.data):
+                self.data_at = now
+                continue
+            if self._run:
+                self._end_run()
             try:
                 deltas = decoder.feed(frame)
             except BadEvent as error:
@@ -172,7 +193,56 @@ class Reply:
                     continue
                 if self._deltas(deltas, now):
                     return True
+        if self._run:
+            self._end_run()
         return False
+
+    def _fits(self, stencil: Stencil, text: str, data: bytes) -> bool:
+        """The short way of an event that fits a stencil. True where it took it."""
+        choice = self.choices.get(stencil.choice)
+        if choice is None:
+            return False
+        if stencil.index is not None:
+            return self._fragment(choice, stencil.index, text)
+        if not choice.visible or not self.flowing or self._further or self._encoder.ordered or text[-1].isspace():
+            return False
+        if self._run and self._run_choice is not choice:
+            self._end_run()
+        self._run_choice = choice
+        self._run.append((text, data))
+        return True
+
+    def _fragment(self, choice: Choice, index: int, text: str) -> bool:
+        """The next piece of a held call's arguments, which the event says nothing else about."""
+        if choice.finish is not None or self._settings.delivery == "live":
+            return False
+        call = choice.slots.append(index, text)
+        if call is None:
+            return False
+        self._count_held(len(text))
+        if call.size > self._settings.max_arguments_bytes:
+            raise self._too_long()
+        return True
+
+    def _end_run(self) -> None:
+        """Verbatim pieces of one choice's text that came in one read go out as one, if no call can begin in them."""
+        run, self._run = self._run, []
+        if not run:
+            return
+        choice = self._run_choice
+        place = choice.slots.choice
+        text = run[0][0] if len(run) == 1 else "".join([text for text, _ in run])
+        last = verbatim_piece(place, *run[-1])
+        payloads = self._encoder.payloads(place, [data for _, data in run])
+        if payloads is None or (choice.leaks is not None and not choice.leaks.passes(last, text)):
+            for text, data in run:
+                self._piece(verbatim_piece(place, text, data))
+            return
+        if self._request.tools:
+            choice.text.add(text)
+        if self._settings.reask:
+            self.said.append(text)
+        self._out.append(payloads)
 
     def _passes(self, delta: Delta) -> bool:
         """The short way of what most events are: visible text that goes out verbatim. True where it took it."""
@@ -181,7 +251,7 @@ class Reply:
         choice = self.choices.get(delta.choice)
         if choice is None or not choice.visible or self._further or self._encoder.ordered:
             return False
-        if choice.leaks is not None and not choice.leaks.passes(delta):
+        if choice.leaks is not None and not choice.leaks.passes(delta, delta.text):
             return False
         if self._request.tools:
             choice.text.add(delta.text)
@@ -361,7 +431,7 @@ class Reply:
                 self.pass_on(choice, part)
         if delta.arguments:
             if call.size > limits.max_arguments_bytes:
-                raise limit_fault("max_arguments_bytes", limits.max_arguments_bytes, "the arguments of one call")
+                raise self._too_long()
             if choice.finish is not None:
                 self.note(Quirk.FRAGMENT_AFTER_FINISH)
         if len(choice.slots.calls) > before:
@@ -370,6 +440,9 @@ class Reply:
                 raise limit_fault("max_calls", limits.max_calls, "the number of calls in the reply")
         if limits.delivery == "live" and self._request.stream and call.fragments:
             self._go_live(choice, call)
+
+    def _too_long(self) -> Fault:
+        return limit_fault("max_arguments_bytes", self._settings.max_arguments_bytes, "the arguments of one call")
 
     def _go_live(self, choice: Choice, call: HeldCall) -> None:
         """Send what may be sent of the reply's first call while it is written."""

@@ -13,6 +13,7 @@ from proxy.faults import limit_fault
 from proxy.model.findings import Quirk
 
 _LEFTOVER_LIMIT = 65_536
+_new_tuple = tuple.__new__
 
 
 class Frame(NamedTuple):
@@ -71,7 +72,7 @@ class SseDecoder:
             if len(block) > self._limit:
                 raise limit_fault("max_event_bytes", self._limit, "one event of the upstream's stream")
             if block.startswith(b"data: ") and b"\n" not in block:
-                frames.append(Frame(b"", block[6:]))
+                frames.append(_new_tuple(Frame, (b"", block[6:])))  # a NamedTuple's own constructor takes twice as long
             else:
                 self._block(block, frames)
         return frames

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.dialects.keys import check_keys
+from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
@@ -64,6 +65,7 @@ class MessagesDecoder:
         self._note = note
         self._verbatim = verbatim
         self.whole = self.alone = False
+        self.stencils = Stencils()
         self.envelope: Envelope | None = None  # of message_start; this dialect has no time of creation
         self._blocks: dict[int, _Block] = {}  # by the wire's index
         self._strays: dict[tuple[int, str], _Block] = {}  # for deltas that their block cannot hold

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from proxy.dialects.base import Envelope
+from proxy.dialects.base import Encoder, Envelope
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall, Verdict
 from proxy.model.deltas import FinishDelta, Piece, Usage, UsageDelta
@@ -56,7 +56,7 @@ def encoder(
     return kind(request, seed, envelope, upstream_dialect)
 
 
-class _Base:
+class _Base(Encoder):
     """Which block a piece goes to. How blocks are written is the subclasses' part: `_start`, `_add`, `_stop`."""
 
     ordered = True

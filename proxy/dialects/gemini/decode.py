@@ -20,6 +20,7 @@ from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
 from proxy.dialects.characters import Halves
 from proxy.dialects.gemini.arguments import ArgumentText, parse_path
 from proxy.dialects.keys import check_keys
+from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsonarray import ArrayDecoder
@@ -67,6 +68,7 @@ class GeminiDecoder:
         self._choices = choices
         self._note = note
         self.whole = self.alone = False
+        self.stencils = Stencils()
         self.envelope: Envelope | None = None  # responseId and modelVersion; this dialect has no time of creation
         self._halves: Halves[tuple[int, bool]] = Halves(note)
         self._streamed: dict[int, _Streamed] = {}  # by choice

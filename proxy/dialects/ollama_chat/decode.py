@@ -12,6 +12,7 @@ from typing import Any
 from proxy.dialects.base import BadEvent, Envelope, read_document
 from proxy.dialects.characters import Halves
 from proxy.dialects.keys import check_keys
+from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, decode, documents
@@ -36,6 +37,7 @@ class OllamaDecoder:
     def __init__(self, note: Callable[[Quirk], None]) -> None:
         self._note = note
         self.whole = self.alone = False
+        self.stencils = Stencils()
         self.envelope: Envelope | None = None  # the model; this dialect's replies have no id
         self._halves: Halves[bool] = Halves(note)
         self._count = 0

@@ -15,9 +15,21 @@ from typing import Any
 import orjson
 
 from proxy.dialects.base import BadEvent, Envelope, read_document
-from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
+from proxy.dialects.stencils import Stencils
+from proxy.model.deltas import (
+    FINISH_WORDS,
+    CallDelta,
+    Delta,
+    Done,
+    Failed,
+    FinishDelta,
+    Piece,
+    Usage,
+    UsageDelta,
+    verbatim_piece,
+)
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, doubled_keys, dump, exact, join_surrogates, load
+from proxy.wire.jsondoc import NotJson, decode, documents, doubled_keys, dump, exact, join_surrogates, load, one_line
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame
 
@@ -28,9 +40,9 @@ _CALLS = frozenset({"tool_calls", "function_call", "role", "content"})
 _ENTRY = frozenset({"index", "id", "type", "function", "custom"})
 _FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 _PADDING = frozenset({"obfuscation", "p"})
-_NOTHING: dict[str, Any] = {}  # of a verbatim piece, whose fields nobody looks at or changes
 _MAX_CHOICES = 128
 _OPAQUE = frozenset({"arguments", "input"})
+_ARGUMENTS = ("delta", "tool_calls", 0, "function", "arguments")
 _MAX_ENTRIES = 1_000_000  # of one message: keys of a plain reply's calls count in steps of this from choice to choice
 
 
@@ -44,6 +56,7 @@ class ChatDecoder:
         self._note = note
         self.whole = self.alone = False
         self.envelope: Envelope | None = None  # id, created, model of the first event that has them
+        self.stencils = Stencils()  # of the events that `_fast` takes
         self._first_doc: dict[str, Any] = {}
         self._last_doc: dict[str, Any] = {}
         self._roles: set[int] = set()  # choices whose first event was seen
@@ -55,6 +68,8 @@ class ChatDecoder:
     def feed(self, frame: Frame) -> list[Delta]:
         """The deltas of one server-sent event. Raises BadEvent."""
         data = frame.data
+        if self.stencils.last is not None:  # events came since that were not parsed
+            self._last_doc, self.stencils.last = self.stencils.last.document, None
         if data == b"[DONE]":
             return [Done()]
         if frame.event:
@@ -194,6 +209,7 @@ class ChatDecoder:
         ):
             return None
         self._last_doc = document
+        self.stencils.learn(data, document, ("choices", 0, *_ARGUMENTS), index, place)
         return CallDelta(index, index=place, arguments=arguments)
 
     def _fast_text(self, document: dict[str, Any], index: int, delta: dict[str, Any], data: bytes) -> Piece | None:
@@ -215,7 +231,9 @@ class ChatDecoder:
             if not text and not reasoning:
                 return None
         self._last_doc = document
-        return Piece(index, text, reasoning, "", None, data, _NOTHING, _NOTHING, _NOTHING)
+        if text and not reasoning and one_line(data) is data:
+            self.stencils.learn(data, document, ("choices", 0, "delta", "content"), index)
+        return verbatim_piece(index, text, data, reasoning)
 
     def _take_apart(self, document: dict[str, Any], data: bytes | None, *, plain: bool) -> list[Delta]:
         if data is not None:
@@ -227,6 +245,8 @@ class ChatDecoder:
             choices = [choices]
         extra = {k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING}
         news = {k: v for k, v in extra.items() if not self._known(k, v)}
+        if news:
+            self.stencils.forget()
         if not isinstance(choices, list):
             if isinstance(usage, dict) and usage:
                 out.append(UsageDelta(usage, usage_counts(usage), extra))
@@ -378,6 +398,7 @@ class ChatDecoder:
         if "\ud800" <= text[-1:] <= "\udbff":
             self._halves[index, name] = text[-1]
             text = text[:-1]
+        self.stencils.paused = bool(self._halves)
         return join_surrogates(text)
 
     # --- calls -------------------------------------------------------------------------------------------------

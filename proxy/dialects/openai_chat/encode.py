@@ -8,10 +8,10 @@ only if asked for; `[DONE]`. The same id, created and model in every chunk; no `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.dialects.base import Envelope, error_object
+from proxy.dialects.base import Encoder, Envelope, error_object
 from proxy.dialects.openai_chat.decode import whole_piece
 from proxy.faults import Fault
 from proxy.model.calls import JudgedCall
@@ -33,7 +33,7 @@ def encoder(
     return kind(request, seed, created, envelope, upstream_dialect)
 
 
-class _Base:
+class _Base(Encoder):
     ordered = False
     usage_first = False
 
@@ -120,6 +120,11 @@ class ChatStreamEncoder(_Base):
         if not delta and not piece.choice_extra and not piece.top_extra:
             return out
         return out + self._chunk(piece.choice, delta, piece.choice_extra, piece.top_extra)
+
+    def payloads(self, choice: int, payloads: Sequence[bytes]) -> bytes | None:
+        if not self._verbatim or choice not in self._roles:
+            return None
+        return one_line(b"data: %b\n\n" % b"\n\ndata: ".join(payloads))
 
     def call_head(self, call: JudgedCall) -> bytes:
         entry: dict[str, Any] = {"index": call.sent_index, "id": call.call_id, "type": call.kind}

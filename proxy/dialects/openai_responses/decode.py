@@ -37,6 +37,7 @@ from proxy.dialects.openai_responses.items import (
     CallKind,
     TextKind,
 )
+from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.wire.jsondoc import NotJson, decode, documents, exact, join_surrogates
@@ -91,6 +92,7 @@ class ResponsesDecoder:
         self._note = note
         self._own = own
         self.whole = self.alone = False
+        self.stencils = Stencils()
         self.envelope: Envelope | None = None  # id, created_at and model of the first response object
         self._source: bytes | None = None  # the document in progress, for the characters of values in it
         self._items: list[_Item] = []

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dialects.base import Envelope, error_object, sequence_of
+from proxy.dialects.base import Encoder, Envelope, error_object, sequence_of
 from proxy.dialects.openai_responses.items import (
     ANNOTATION,
     CUSTOM_CALL,
@@ -104,7 +104,7 @@ class _Item:
         return self.kind != "message" and (self.kind != "reasoning" or bool(self.head.get("encrypted_content")))
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(Encoder):
     """Server-sent events, or (for a plain request) one document, given by `done`."""
 
     ordered = True

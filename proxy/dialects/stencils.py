@@ -1,0 +1,113 @@
+"""Events that differ from one another in one string only, read without parsing each of them.
+
+Most events of a stream are an earlier one with another text in it. Once such an event was parsed and understood, the
+bytes before and behind that text are its *stencil*. An event that begins and ends with the same bytes, and has exactly
+one JSON string between them, is the same document with another string in that place: this follows from the grammar
+(RFC 8259), and `learn` proves for each stencil that the place is the one it takes it for. Nothing is guessed from a
+substring: what fits no stencil, or is no string there, is parsed as ever.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+# A stream whose events all differ (random padding, a sequence number) would have each of them learnt in vain.
+_UNUSED_LIMIT = 4
+_STENCILS_LIMIT = 32
+_STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Stencil:
+    """`choice` and `index` are those of the event's text or, where `index` is not None, of its call's arguments;
+    `document` is the event that it was learnt from. `begin` is where the string begins, with its quote, and `end` how
+    many bytes follow it, less its quote."""
+
+    prefix: bytes
+    suffix: bytes
+    begin: int
+    end: int
+    choice: int
+    index: int | None
+    document: dict[str, Any]
+    used: bool = False
+
+
+class Stencils:
+    """Those of one reply. `text` is what the event that fitted last has in its place.
+
+    `paused`: the decoder waits for something that the next event may bring, so that no event is to fit.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.paused = False
+        self.last: Stencil | None = None  # the one that fitted last, until the decoder has taken note of it
+        self._known: list[Stencil] = []
+        self._unused = 0
+
+    def fit(self, data: bytes) -> Stencil | None:
+        """The stencil that an event's data fits, with a text that is not empty."""
+        if self.paused:
+            return None
+        for stencil in self._known:
+            if data.startswith(stencil.prefix) and data.endswith(stencil.suffix):
+                break
+        else:
+            return None
+        try:
+            # With its quotes: two strings, or a broken one, are no JSON document.
+            self.text = orjson.loads(data[stencil.begin : len(data) - stencil.end])
+        except orjson.JSONDecodeError:
+            return None
+        if not self.text:
+            return None
+        if not stencil.used:
+            stencil.used = True
+            self._unused -= 1
+        self.last = stencil
+        return stencil
+
+    def learn(self, data: bytes, document: dict[str, Any], path: Path, choice: int, index: int | None = None) -> None:
+        """`data` is an event without line ends, `document` what it says, with a string at `path`."""
+        if self._unused >= _UNUSED_LIMIT or len(self._known) >= _STENCILS_LIMIT:
+            return
+        name = re.escape(str(path[-1]).encode())
+        places = [found.end() for found in re.finditer(rb'"%b"[ \t]*:[ \t]*"' % name, data)]
+        if len(places) != 1:
+            return
+        end = _STRING_END.match(data, places[0])
+        if end is None:
+            return
+        prefix, suffix = data[: places[0]], data[end.end() - 1 :]
+        if not _proven(prefix, suffix, document, path):
+            return
+        self._unused += 1
+        self._known.append(Stencil(prefix, suffix, len(prefix) - 1, len(suffix) - 1, choice, index, document))
+
+    def forget(self) -> None:
+        """What the decoder took for known has changed: all has to be learnt anew."""
+        self._known.clear()
+        self.last = None
+
+
+def _proven(prefix: bytes, suffix: bytes, document: dict[str, Any], path: Path) -> bool:
+    """Whether another string between the two gives the same document with that string at `path`."""
+    try:
+        other = orjson.loads(b"%b\\u0001%b" % (prefix, suffix))
+        holder = other
+        original: Any = document
+        for step in path[:-1]:
+            holder, original = holder[step], original[step]
+        if holder[path[-1]] != "\x01":
+            return False
+        holder[path[-1]] = original[path[-1]]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return False
+    return bool(other == document)
