@@ -17,21 +17,32 @@ from proxy.server.passthrough import Models, Passthrough
 from proxy.server.respond import ClientGone, respond_fault
 from proxy.server.state import Service, clock
 
+COMPLETIONS = {
+    "openai-chat": "/chat/completions",
+    "openai-responses": "/responses",
+    "anthropic-messages": "/messages",
+}
+
 logger = logging.getLogger("wholecall")
 
 
-def _nothing_to_abort() -> None:
-    """Another server than ours (an in-process test): it gives no way to drop the connection."""
-
-
 class App:
-    """The ASGI application. `api`: the paths of /v1; `admin`: metrics and health; at least one of them."""
+    """The ASGI application; it needs the guard below it. `api`: the paths of /v1; `admin`: metrics and health; at least
+    one of them."""
 
     def __init__(self, service: Service, *, api: bool, admin: bool) -> None:
         self._service = service
         routes: list[BaseRoute] = []
+        self._completions: dict[str, ASGIApp] = {}  # by path: the router takes longer than uvicorn does for a request
         if api:
-            routes += _api_routes(service)
+            for dialect, path in COMPLETIONS.items():
+                self._completions[path] = self._completions[f"/v1{path}"] = Completions(service, dialect)
+            models = Models(service)
+            routes += [
+                Route("/v1/models", models),
+                Route("/models", models),
+                Route("/v1/{rest:path}", Passthrough(service)),
+            ]
         if admin:
             routes += [
                 Route("/metrics", Exposition(service)),
@@ -51,11 +62,9 @@ class App:
         entry = Entry(request_id(header(headers, b"x-request-id")), clock())
         length = header(headers, b"content-length")
         entry.unread = header(headers, b"transfer-encoding") is not None or (length is not None and length != b"0")
-        state = scope.setdefault("state", {})
-        state["entry"] = entry
-        state.setdefault("abort", _nothing_to_abort)
+        scope["state"]["entry"] = entry
         try:
-            await self._router(scope, receive, send)
+            await (self._completions.get(scope["path"]) or self._router)(scope, receive, send)
         except Fault as fault:
             await respond_fault(send, entry, fault)
         except ClientGone:
@@ -73,23 +82,6 @@ class App:
         fault = Fault(FaultKind.UPSTREAM_ERROR, "the proxy failed; its log has the reason", code=INTERNAL, status=500)
         if entry.head_sent:
             entry.record = Record(outcome="error", status=entry.record.status, code=INTERNAL)
-            scope["state"]["abort"]()
+            scope["state"]["connection"].abort()
         else:
             await respond_fault(send, entry, fault)
-
-
-def _api_routes(service: Service) -> list[BaseRoute]:
-    chat = Completions(service, "openai-chat")
-    responses, messages = Completions(service, "openai-responses"), Completions(service, "anthropic-messages")
-    models = Models(service)
-    return [
-        Route("/v1/chat/completions", chat),
-        Route("/chat/completions", chat),
-        Route("/v1/models", models),
-        Route("/models", models),
-        Route("/v1/responses", responses),
-        Route("/responses", responses),
-        Route("/v1/messages", messages),
-        Route("/messages", messages),
-        Route("/v1/{rest:path}", Passthrough(service)),
-    ]

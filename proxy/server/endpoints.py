@@ -140,8 +140,8 @@ class Completions:
             plan = find_route(config, entry, request.model)
             await self._check_tools(request, config, plan)
             entry.overhead_s += clock() - began
-            abort = scope["state"]["abort"]
-            await Pump(service, config, entry, ticket, request, plan, headers, key, receive, send, abort).run()
+            connection = scope["state"]["connection"]
+            await Pump(service, config, entry, ticket, request, plan, headers, key, connection, send).run()
         finally:
             ticket.leave()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn, Protocol, cast
 
 import httptools
@@ -55,25 +55,93 @@ class _Refused(Exception):
     """Raised inside a parser callback; `GuardedProtocol._refusal` says why."""
 
 
-class _LingeringTransport:
-    """What a response is written to while the request's body may still be coming: `close` lets the client read."""
+class _ResponseTransport:
+    """What uvicorn writes a response to. The head goes out with what follows it at once: a `write` costs as much as
+    all else that is done for a plain reply's head. `close` gives a client that may still be sending time to read."""
 
-    __slots__ = ("_protocol", "_transport", "write")
+    __slots__ = ("_cycle", "_has_body", "_head", "_protocol", "_transport")
 
-    def __init__(self, protocol: GuardedProtocol) -> None:
+    def __init__(self, protocol: GuardedProtocol, cycle: RequestResponseCycle, has_body: bool) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
-        self.write = self._transport.write
+        self._cycle = cycle
+        self._has_body = has_body
+        self._head: bytes | None = None  # until it has gone out; b"" from then on
+
+    def write(self, data: bytes) -> None:
+        if self._head is None and self._cycle.response_started:
+            self._head = data
+            self._protocol.loop.call_soon(self.flush)
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send the head, if it still waits."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
     def is_closing(self) -> bool:
         return self._protocol.lingering or self._transport.is_closing()
 
     def close(self) -> None:
-        self._protocol.close_gently()
+        self.flush()
+        if self._has_body:
+            self._protocol.close_gently()
+        else:
+            self._transport.close()
+
+
+class Connection:
+    """What an endpoint can do with its client's connection that ASGI has no word for: `scope["state"]["connection"]`.
+
+    Belongs to one request and its answer.
+    """
+
+    __slots__ = ("_cycle", "_gone", "_protocol", "_transport")
+
+    def __init__(self, protocol: GuardedProtocol, cycle: RequestResponseCycle, transport: _ResponseTransport) -> None:
+        self._protocol = protocol
+        self._cycle = cycle
+        self._transport = transport
+        self._gone: Callable[[], None] | None = None
+
+    def abort(self) -> None:
+        """Drop the connection, whatever is still buffered, and with it this answer: uvicorn would complain that it is
+        not complete."""
+        self._gone = None
+        self._cycle.disconnected = True
+        self._cycle.message_event.set()
+        self._transport.flush()
+        self._protocol.transport.abort()
+
+    def watch(self, gone: Callable[[], None] | None) -> bool:
+        """Call `gone` when the client leaves; None: no more. False: it has left."""
+        self._gone = gone
+        return not self._cycle.disconnected
+
+    def push(self, data: bytes) -> bool:
+        """Send more of a body that has begun, now. False: not now, since the client does not read; ASGI's `send` waits
+        for it."""
+        cycle = self._cycle
+        if not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
+            return False
+        if self._protocol.flow.write_paused:
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    def lost(self) -> None:
+        """The client has left."""
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. `scope["state"]["abort"]` drops it at once, whatever is still buffered."""
+    """One client connection. What ASGI does not say of it is at `scope["state"]["connection"]`."""
 
     def __init__(
         self,
@@ -96,6 +164,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._length = 0  # of the body, as announced
         self._bypassed = 0  # bytes of a body that the parser will not see
         self._deaf = False  # nothing that this client sends is listened to any more
+        self._served: list[Connection] = []  # by the requests whose answers are not complete, in order
         self.lingering = False
         self._linger_budget = LINGER_BYTES
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -111,6 +180,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         super().connection_lost(exc)
+        self._all_lost()
 
     def data_received(self, data: bytes) -> None:
         if self.lingering:
@@ -178,11 +248,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def _is_done(self) -> bool:
         return self._deaf or self.lingering or self.transport.is_closing()
 
-    def _abort(self, cycle: RequestResponseCycle) -> None:
-        """Drop the connection, and with it this answer: uvicorn would complain that it is not complete."""
-        cycle.disconnected = True
-        cycle.message_event.set()
-        self.transport.abort()
+    def _all_lost(self) -> None:
+        served, self._served = self._served, []
+        for connection in served:
+            connection.lost()
 
     def close_gently(self) -> None:
         """Close; where the request's body is still coming, only after the client had time to read the answer."""
@@ -218,9 +287,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._bypassed = self._length
         self._expects_head = self._begun = False
         super().on_headers_complete()
-        self.scope["state"]["abort"] = partial(self._abort, self.cycle)
-        if has_body:
-            self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
+        transport = _ResponseTransport(self, self.cycle, has_body)
+        self.cycle.transport = cast(asyncio.Transport, transport)
+        connection = Connection(self, self.cycle, transport)
+        self._served.append(connection)
+        self.scope["state"]["connection"] = connection
 
     def on_chunk_header(self) -> None:
         self._content += CHUNK_BYTES
@@ -237,6 +308,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._served:
+            del self._served[0]
         cycle = self.cycle
         if cycle.response_complete and cycle.more_body and not self.pipeline and not self.transport.is_closing():
             self.close_gently()  # nobody will read the rest of this body
@@ -311,6 +384,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
+            self._all_lost()
         body = error_body("openai-chat", fault)
         head = [STATUS_LINE[fault.public_status]]
         head += [b"%s: %s\r\n" % field for field in self.server_state.default_headers]

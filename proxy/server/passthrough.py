@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import orjson
@@ -18,6 +18,7 @@ from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
 from proxy.server.endpoints import admit, allow, check_length, entry_of, find_route, header, read_body, too_large
 from proxy.server.entry import Entry
+from proxy.server.guard import Connection
 from proxy.server.limits import Ticket
 from proxy.server.respond import ClientGone, header_block, read_some, respond
 from proxy.server.state import Service, clock
@@ -153,7 +154,7 @@ class _Passage:
         self._headers: Headers = scope["headers"]
         query: bytes = scope["query_string"]
         self._target = path + ("?" + query.decode("latin-1") if query else "")
-        self._abort: Callable[[], None] = scope["state"]["abort"]
+        self._connection: Connection = scope["state"]["connection"]
         self._body = body
         self._key = key
         self._receive = receive
@@ -165,27 +166,24 @@ class _Passage:
         assert task is not None
         gone = False
 
-        async def watch() -> None:
+        def leave() -> None:
             nonlocal gone
-            if isinstance(self._body, _Upload):
-                await self._body.over.wait()  # until then the upload itself would notice
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
             gone = True
             task.cancel()
 
-        watcher = asyncio.create_task(watch())
+        if not self._connection.watch(leave):
+            raise ClientGone
         try:
-            await self._run(plan, watcher)
+            await self._run(plan)
         except asyncio.CancelledError:
             if not gone:
                 raise
             task.uncancel()
             raise ClientGone from None
         finally:
-            watcher.cancel()
+            self._connection.watch(None)
 
-    async def _run(self, plan: RoutePlan, watcher: asyncio.Task[None]) -> None:
+    async def _run(self, plan: RoutePlan) -> None:
         attempt = await self._open(plan)
         reply = attempt.reply
         assert reply is not None
@@ -195,7 +193,7 @@ class _Passage:
                 raise own_key_refused(reply.status)
             await self._relay(reply, self._config.limits_for(attempt.backend).max_reply_bytes, attempt)
         finally:
-            watcher.cancel()
+            self._connection.watch(None)
             attempt.came_to_nothing()
             await reply.aclose()
 
@@ -282,7 +280,7 @@ class _Passage:
             # Its status and a part of it are with the client: a broken connection is the only sign that is left.
             record.outcome = "error"
             record.code = fault.public_code if isinstance(fault, Fault) else "total_s"
-            self._abort()
+            self._connection.abort()
             return
         attempt.succeeded()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,10 +1,10 @@
 """One exchange: the upstream's bytes into the core, the core's commands out to the client.
 
 Theory of operation. One task per exchange reads, hands on and sends; while it sends it does not read, so that a client
-that is slow slows the backend. Two things happen beside it: another task waits for the client to leave, and one timer
-is armed for the earliest deadline. Neither touches the exchange. They leave a `_Wake` and, where the pump's task waits
-for something that may be broken off, cancel that wait; the task then asks the core what follows. Nothing is created
-per event: no task, no timer, no future besides the one that a read waits on.
+that is slow slows the backend. Two things happen beside it: the client's connection tells when the client leaves, and
+one timer is armed for the earliest deadline. Neither touches the exchange. They leave a `_Wake` and, where the pump's
+task waits for something that may be broken off, cancel that wait; the task then asks the core what follows. Nothing is
+created per event: no task, no timer, no future besides the one that a read waits on.
 
     stage      waits for             broken off by
     OPENING    the response's head   client gone, first_byte_s, total_s, shutdown
@@ -18,14 +18,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from os import urandom
 from typing import Any, TypeVar
 
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from proxy.config import Config, Limits
 from proxy.dialects import upstream_request
@@ -37,6 +37,7 @@ from proxy.model.requests import Request
 from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
 from proxy.server.entry import Entry
+from proxy.server.guard import Connection
 from proxy.server.limits import Ticket
 from proxy.server.respond import header_block
 from proxy.server.state import Service, clock
@@ -77,7 +78,7 @@ class _Woken(Exception):
 
 
 class Pump:
-    """Carries out one exchange. `abort` drops the client's connection at once."""
+    """Carries out one exchange."""
 
     def __init__(
         self,
@@ -89,9 +90,8 @@ class Pump:
         plan: RoutePlan,
         client_headers: Headers,
         client_key: str | None,
-        receive: Receive,
+        connection: Connection,
         send: Send,
-        abort: Callable[[], None],
     ) -> None:
         self._service = service
         self._config = config
@@ -101,9 +101,8 @@ class Pump:
         self._plan = plan
         self._client_headers = client_headers
         self._client_key = client_key
-        self._receive = receive
+        self._connection = connection
         self._asgi_send = send
-        self._abort = abort
         first = config.backend(plan.route.backends[0])
         self._exchange = Exchange(
             request,
@@ -137,13 +136,14 @@ class Pump:
         self._task = task
         self._loop = task.get_loop()
         self._service.pumps.add(self)
-        watcher = self._loop.create_task(self._watch_client())
+        if not self._connection.watch(self._leaves):
+            self._leaves()
         self._arm()
         try:
             await self._failover()
         finally:
             self._finished = True
-            watcher.cancel()
+            self._connection.watch(None)
             if self._timer is not None:
                 self._timer.cancel()
             self._service.pumps.discard(self)
@@ -338,7 +338,7 @@ class Pump:
     def _gone(self, wake: _Wake) -> list[Command]:
         if wake.why is _Why.LATE:
             self._exchange.record.code = "send_s"
-        self._abort()
+        self._connection.abort()
         return self._exchange.gone(clock())
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ class Pump:
             record.outcome = "gone"
             if self._wake is not None and self._wake.why is _Why.LATE:
                 record.code = "send_s"
-            self._abort()
+            self._connection.abort()
         self._leave()
 
     def _leave(self) -> None:
@@ -460,9 +460,7 @@ class Pump:
         finally:
             self._stage, self._breakable = _Stage.BETWEEN, False
 
-    async def _watch_client(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _leaves(self) -> None:
         self._signal(_Wake(_Why.GONE))
 
     def _signal(self, wake: _Wake) -> None:
@@ -481,9 +479,8 @@ class Pump:
         self._task.cancel()
 
     def _arm(self) -> None:
-        """Set the timer for the earliest moment at which something may be due."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """See to it that the timer fires no later than something may be due. One that fires too early sets itself anew:
+        that is cheaper than to move it with every event."""
         now = clock()
         # A send may begin at any moment: armed for no later than its end, the timer is never too late for it.
         send_from = self._stalled_since if self._stage is _Stage.SENDING else now
@@ -493,6 +490,10 @@ class Pump:
         deadline = self._exchange.deadline
         if deadline is not None and self._wake is None:
             when = min(when, deadline)
+        if self._timer is not None:
+            if when >= self._armed_for:
+                return
+            self._timer.cancel()
         self._armed_for = when
         self._timer = self._loop.call_later(max(TICK_S, when - now), self._on_timer)
 
@@ -508,6 +509,7 @@ class Pump:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._armed_for = math.inf
         if self._finished and self._stage is not _Stage.SENDING:
             return
         now = clock()
