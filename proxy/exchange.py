@@ -84,14 +84,21 @@ class Exchange:
         self._before: list[JudgedCall] = []  # the calls as they stood before this turn
         self._judged: list[JudgedCall] = []
         self._held: list[HeldCall] = []  # the same calls as they came
-        self._reply = Reply(request, settings, request.dialect, 0, {}, self._out, self.record)
+        self._reply: Reply  # the one that is open, or was last: made by `opened`, or empty where none ever was
+        self._has_reply = False
         self._encoder = self._new_encoder(request.dialect)
-        self._reply.open(self._encoder)
 
     @property
     def used(self) -> bool:
         """Model output was used or a byte went to the client: no other backend can take over."""
-        return self.started or self._reply.used
+        return self.started or (self._has_reply and self._reply.used)
+
+    def _need_reply(self) -> None:
+        """An end that comes before any reply tells of an empty one."""
+        if not self._has_reply:
+            self._has_reply = True
+            self._reply = Reply(self._request, self._settings, self._request.dialect, 0, {}, self._out, self.record)
+            self._reply.open(self._encoder)
 
     def _new_encoder(self, dialect: str) -> Encoder:
         about = (self._request, self._seed, self._created, lambda: self._reply.envelope, dialect)
@@ -118,6 +125,7 @@ class Exchange:
         assert self._state == "waiting"
         if settings is not None:
             self._settings = settings
+        self._has_reply = True
         self._reply = Reply(
             self._request,
             self._settings,
@@ -184,13 +192,14 @@ class Exchange:
         if self._state == "refused" and fault.kind is FaultKind.STREAM_CUT:
             return self._fail(self._reply.refusal(), now)
         if self._state in ("waiting", "reading", "refused"):
+            self._need_reply()
             return self._fail(fault, now)
         return []
 
     @property
     def data_at(self) -> float:
         """When the upstream last sent an event that said something; comments are none."""
-        return self._reply.data_at
+        return self._reply.data_at if self._has_reply else 0.0
 
     @property
     def deadline(self) -> float | None:
@@ -249,6 +258,7 @@ class Exchange:
         """End with this error: before the first byte as an HTTP status, after it in-band."""
         if self._state == "over":
             return []
+        self._need_reply()
         if self._turn:
             self._judged = self._before
             self.record.reask = "failed"
@@ -260,6 +270,7 @@ class Exchange:
         """The client left."""
         if self._state == "over":
             return []
+        self._need_reply()
         self._state = "over"
         self.record.outcome = "gone"
         return self._finished(now)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from proxy.wire.jsondoc import has_long_integer, keys_once
 from proxy.wire.jsonscan import nesting
 
 MAX_LEVELS = 64
@@ -70,6 +71,14 @@ _PAIRS = _decoder(tuple, float)
 
 def parse_strict(text: str) -> Any:
     """The value of a strict JSON text, integers exact and other numbers as floats. Raises `NotStrict`."""
+    data = text.encode("utf-8", "surrogatepass")
+    if data.count(b"{") + data.count(b"[") <= MAX_LEVELS and not has_long_integer(data):
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return _parse(text, _DECODER)  # it says why
+        if keys_once(value, data):
+            return value
     return _parse(text, _DECODER)
 
 

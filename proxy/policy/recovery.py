@@ -285,6 +285,8 @@ class Leaks:
 def without_echoes(judged: Sequence[JudgedCall], held: Sequence[HeldCall]) -> tuple[list[JudgedCall], list[HeldCall]]:
     """The calls that did not come structured as well, in the same choice, once their arguments are settled. Each
     structured one has one echo at most."""
+    if not any(call.format for call in judged):
+        return list(judged), list(held)
     values: dict[tuple[int, str], list[Any]] = {}
     for call in judged:
         if not call.format:

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from proxy.dialects.base import BadEvent, Envelope, read_document
+from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import (
     FINISH_WORDS,
@@ -29,7 +30,7 @@ from proxy.model.deltas import (
     verbatim_piece,
 )
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, doubled_keys, dump, exact, join_surrogates, load, one_line
+from proxy.wire.jsondoc import NotJson, decode, documents, dump, exact, join_surrogates, load, one_line
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame
 
@@ -318,8 +319,8 @@ class ChatDecoder:
             self._note(Quirk.CONTENT_PARTS)
         if not isinstance(delta, dict):
             delta = {}
-        if data is not None and (delta.get("tool_calls") or delta.get("function_call")) and doubled_keys(data, _OPAQUE):
-            raise BadEvent("a call in an event with a doubled key: parsers differ on which one counts")
+        if delta.get("tool_calls") or delta.get("function_call"):
+            check_keys(self._last_doc, data, _OPAQUE)
         choice_extra = {
             k: v for k, v in choice.items() if k not in _CHOICE and k not in _PADDING and (plain or v is not None)
         }
