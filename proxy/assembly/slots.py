@@ -90,7 +90,7 @@ class Slots:
     """The calls of one choice. `feed` gives the call that a delta was added to, or None where it opened nothing."""
 
     def __init__(self, choice: int, declared: Collection[str], note: Callable[[Quirk], None]) -> None:
-        self.choice = choice
+        self._choice = choice
         self._declared = declared
         self._note = note
         self.calls: list[HeldCall] = []
@@ -258,7 +258,7 @@ class Slots:
         return bool(call.name) and begins_declared(call.name + name, self._declared)
 
     def _open(self, delta: CallDelta, *quirks: Quirk, again: HeldCall | None = None) -> HeldCall:
-        call = HeldCall(self.choice, len(self.calls), delta.key, delta.kind, delta.index)
+        call = HeldCall(self._choice, len(self.calls), delta.key, delta.kind, delta.index)
         call.quirks += quirks
         call.again = again
         if delta.index is not None:

@@ -52,12 +52,11 @@ def settle(fragments: Sequence[str], objects: Sequence[bool], wants_object: bool
     a string. `wants_object`: the schema wants an object, so that a string which holds one is unwrapped.
     """
     quirks: list[Quirk] = []
-    pieces = [(text, whole) for text, whole in zip(fragments, objects, strict=True) if text]
-    if any(whole for _, whole in pieces):
-        text, value = _objects(pieces, quirks)
+    if True in objects:
+        pieces = [(text, whole) for text, whole in zip(fragments, objects, strict=True) if text]
+        text, value = _objects(pieces, quirks) if any(whole for _, whole in pieces) else _plain(fragments, quirks)
     else:
-        parts, plain = _joined([text for text, _ in pieces], quirks)
-        text, value = _text(parts, plain, quirks)
+        text, value = _plain(fragments, quirks)
     if wants_object and isinstance(value, str):
         try:
             inner = parse_strict(value)
@@ -67,6 +66,11 @@ def settle(fragments: Sequence[str], objects: Sequence[bool], wants_object: bool
             quirks.append(Quirk.ARGS_DOUBLE_ENCODED)
             text, value = value, inner
     return Settled(text, tuple(dict.fromkeys(quirks)), value)
+
+
+def _plain(fragments: Sequence[str], quirks: list[Quirk]) -> tuple[str, Any]:
+    parts, plain = _joined([text for text in fragments if text], quirks)
+    return _text(parts, plain, quirks)
 
 
 def without_control_tail(text: str) -> str:
@@ -86,7 +90,7 @@ def without_control_tail(text: str) -> str:
 def _joined(parts: list[str], quirks: list[Quirk]) -> tuple[list[str], str]:
     """The fragments and their concatenation. Halves of one character that came in two fragments are joined."""
     plain = "".join(parts)
-    if _SURROGATE.search(plain) is None:
+    if plain.isascii() or _SURROGATE.search(plain) is None:
         return parts, plain
     for index in range(len(parts) - 1):
         if "\ud800" <= parts[index][-1:] <= "\udbff" and "\udc00" <= parts[index + 1][:1] <= "\udfff":

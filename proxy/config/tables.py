@@ -136,10 +136,15 @@ class Backend(Table):
         """Whether the client's `header` (lower-case name) goes upstream. Never a credential: see `api_key`."""
         if header in CREDENTIAL_HEADERS or header in CONNECTION_HEADERS:
             return False
-        return any(
-            header.startswith(pattern[:-1]) if pattern.endswith("*") else header == pattern
-            for pattern in (*FORWARDED_BY_DEFAULT, *self.forward_headers)
-        )
+        names, prefixes = self._forwarded
+        return header in names or header.startswith(prefixes)
+
+    @cached_property
+    def _forwarded(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Whole names, and what others begin with."""
+        patterns = (*FORWARDED_BY_DEFAULT, *self.forward_headers)
+        names = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
+        return names, tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
 
 
 class RouteTable(Table):

@@ -116,7 +116,7 @@ class Reply:
         self._held_bytes = 0
         self._calls = 0
         self._run: list[tuple[str, bytes]] = []  # texts that came verbatim, and their payloads, until the read's end
-        self._run_choice: Choice
+        self._run_stencil: Stencil | None = None  # what the events of the run fit
         self.live: LiveCall | None = None
         self.live_call: JudgedCall | None = None
         self.recovery: Recovery | None = None
@@ -170,18 +170,29 @@ class Reply:
         return self._frames(self.body.feed(data), now)
 
     def _frames(self, frames: list[Frame], now: float) -> bool:
-        decoder = self._decoder
-        stencils = decoder.stencils
+        """Events in, True where the reply ended in them. The path of every upstream event: keep it short."""
+        decoder, run = self._decoder, self._run
+        stencils, limit = decoder.stencils, self._settings.max_events
         for frame in frames:
             self.events += 1
-            if self.events > self._settings.max_events:
+            if self.events > limit:
                 self._end_run()
-                raise limit_fault("max_events", self._settings.max_events, "the number of events in the reply")
-            stencil = stencils.fit(frame.data) if not frame.event else None
-            if stencil is not None and self._fits(stencil, stencils.text, frame.data):
-                self.data_at = now
-                continue
-            if self._run:
+                raise limit_fault("max_events", limit, "the number of events in the reply")
+            stencil = None if frame.event else stencils.fit(frame.data)
+            if stencil is not None:
+                text = stencils.text
+                if stencil.index is not None:
+                    taken = self._fragment(stencil.choice, stencil.index, text)
+                elif stencil is self._run_stencil:
+                    taken = not text[-1].isspace()
+                else:
+                    taken = self._begin_run(stencil, text)
+                if taken:
+                    self.data_at = now
+                    if stencil.index is None:
+                        run.append((text, frame.data))
+                    continue
+            if run:
                 self._end_run()
             try:
                 deltas = decoder.feed(frame)
@@ -193,28 +204,14 @@ class Reply:
                     continue
                 if self._deltas(deltas, now):
                     return True
-        if self._run:
+        if run:
             self._end_run()
         return False
 
-    def _fits(self, stencil: Stencil, text: str, data: bytes) -> bool:
-        """The short way of an event that fits a stencil. True where it took it."""
-        choice = self.choices.get(stencil.choice)
-        if choice is None:
-            return False
-        if stencil.index is not None:
-            return self._fragment(choice, stencil.index, text)
-        if not choice.visible or not self.flowing or self._further or self._encoder.ordered or text[-1].isspace():
-            return False
-        if self._run and self._run_choice is not choice:
-            self._end_run()
-        self._run_choice = choice
-        self._run.append((text, data))
-        return True
-
-    def _fragment(self, choice: Choice, index: int, text: str) -> bool:
-        """The next piece of a held call's arguments, which the event says nothing else about."""
-        if choice.finish is not None or self._settings.delivery == "live":
+    def _fragment(self, place: int, index: int, text: str) -> bool:
+        """The next piece of a held call's arguments, in an event that says nothing else. True where it was taken."""
+        choice = self.choices.get(place)
+        if choice is None or choice.finish is not None or self._settings.delivery == "live":
             return False
         call = choice.slots.append(index, text)
         if call is None:
@@ -224,17 +221,29 @@ class Reply:
             raise self._too_long()
         return True
 
+    def _begin_run(self, stencil: Stencil, text: str) -> bool:
+        """Whether verbatim text can begin a run: what of one choice came in one read, and goes out as one."""
+        choice = self.choices.get(stencil.choice)
+        if choice is None or not choice.visible or not self.flowing or self._further or self._encoder.ordered:
+            return False
+        if text[-1].isspace():
+            return False  # it may be held back
+        self._end_run()
+        self._run_stencil = stencil
+        return True
+
     def _end_run(self) -> None:
-        """Verbatim pieces of one choice's text that came in one read go out as one, if no call can begin in them."""
-        run, self._run = self._run, []
-        if not run:
+        """Send a run on as one, if no call can begin in it, else piece by piece."""
+        stencil, self._run_stencil = self._run_stencil, None
+        if stencil is None:
             return
-        choice = self._run_choice
-        place = choice.slots.choice
+        run = self._run.copy()
+        self._run.clear()
+        place = stencil.choice
+        choice = self.choices[place]
         text = run[0][0] if len(run) == 1 else "".join([text for text, _ in run])
-        last = verbatim_piece(place, *run[-1])
         payloads = self._encoder.payloads(place, [data for _, data in run])
-        if payloads is None or (choice.leaks is not None and not choice.leaks.passes(last, text)):
+        if payloads is None or not (choice.leaks is None or choice.leaks.passes(verbatim_piece(place, *run[-1]), text)):
             for text, data in run:
                 self._piece(verbatim_piece(place, text, data))
             return

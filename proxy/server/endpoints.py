@@ -14,6 +14,7 @@ from proxy.model.requests import Request
 from proxy.routing.plan import RoutePlan
 from proxy.server.auth import identify, presented_key
 from proxy.server.entry import Entry
+from proxy.server.guard import Connection
 from proxy.server.limits import Ticket
 from proxy.server.metrics import CONTENT_TYPE
 from proxy.server.pump import Pump
@@ -78,11 +79,18 @@ def find_route(config: Config, entry: Entry, model: str) -> RoutePlan:
     return plan
 
 
-async def read_body(receive: Receive, headers: Headers, config: Config) -> bytes:
+async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
     """The request's body. Raises Fault: `max_request_bytes` (413), `body_s` (408), compressed (415); ClientGone."""
+    headers: Headers = scope["headers"]
     check_encoding(headers)
     limit = config.limits.max_request_bytes
     check_length(headers, limit)
+    connection: Connection = scope["state"]["connection"]
+    if connection.request_is_whole:  # as most are by now: there is nothing to wait for
+        body, _ = await read_some(receive)
+        if len(body) > limit:
+            raise too_large(limit)
+        return body
     parts = []
     size = 0
     try:
@@ -131,7 +139,7 @@ class Completions:
         allow(scope, "POST")
         key, ticket = admit(service, config, entry, headers)
         try:
-            body = await read_body(receive, headers, config)
+            body = await read_body(scope, receive, config)
             entry.unread = False
             began = clock()
             request = self._read(body)

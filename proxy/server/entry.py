@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from proxy.config.mask import NO_MASK, Mask
 from proxy.faults import Fault, FaultKind
+from proxy.model.calls import Verdict
 from proxy.model.commands import Record
 from proxy.server.logs import cut, harmless_id
 
@@ -85,7 +85,7 @@ class Entry:
             "upstream_id": self._harmless(harmless_id(self.upstream_id.encode("latin-1"))),
             "upstream_events": record.upstream_events,
             "upstream_bytes": record.upstream_bytes,
-            "verdicts": dict(Counter(verdict.value for verdict in record.verdicts)),
+            "verdicts": _counted(record.verdicts),
             "quirks": sorted(set(record.quirks)),
             "repairs": sorted(set(record.repairs)),
             "reask": record.reask,
@@ -106,6 +106,13 @@ def _counts(usage: Mapping[str, object]) -> dict[str, int]:
         for name, count in islice(usage.items(), _MAX_COUNTS)
         if isinstance(count, int) and abs(count) < 1 << 53 and _COUNT_NAME.fullmatch(name)
     }
+
+
+def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for verdict in verdicts:
+        counts[verdict.value] = counts.get(verdict.value, 0) + 1
+    return counts
 
 
 def _failed(backend: str, fault: Fault) -> str:

@@ -117,6 +117,11 @@ class Connection:
         self._transport.flush()
         self._protocol.transport.abort()
 
+    @property
+    def request_is_whole(self) -> bool:
+        """Whether all of the request's body is here."""
+        return not self._cycle.more_body
+
     def watch(self, gone: Callable[[], None] | None) -> bool:
         """Call `gone` when the client leaves; None: no more. False: it has left."""
         self._gone = gone

@@ -65,7 +65,7 @@ class Passthrough:
         path = upstream_path(scope)
         key, ticket = admit(service, config, entry, headers)
         try:
-            body, model = await self._body(receive, headers, config, entry)
+            body, model = await self._body(scope, receive, config, entry)
             plan = config.router.default if model is None else find_route(config, entry, model)
             if plan is None:
                 raise Fault(FaultKind.NOT_FOUND, "no model is named, and this proxy has no route with the model *")
@@ -76,17 +76,18 @@ class Passthrough:
             ticket.leave()
 
     async def _body(
-        self, receive: Receive, headers: Headers, config: Config, entry: Entry
+        self, scope: Scope, receive: Receive, config: Config, entry: Entry
     ) -> tuple[bytes | _Upload, str | None]:
         """The body, whole only where it is JSON, and the model that it names."""
         if not entry.unread:
             return b"", None
+        headers: Headers = scope["headers"]
         limit = config.limits.max_request_bytes
         check_length(headers, limit)
         kind = (header(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" or header(headers, b"content-encoding") is not None:
             return _Upload(receive, limit, config.limits.body_s, entry), None
-        body = await read_body(receive, headers, config)
+        body = await read_body(scope, receive, config)
         entry.unread = False
         try:
             document = orjson.loads(body)

@@ -68,8 +68,9 @@ class SseDecoder:
         if rest:
             self._hold(rest)
         frames: list[Frame] = []
+        may_exceed = len(data) > self._limit
         for block in blocks:
-            if len(block) > self._limit:
+            if may_exceed and len(block) > self._limit:
                 raise limit_fault("max_event_bytes", self._limit, "one event of the upstream's stream")
             if block.startswith(b"data: ") and b"\n" not in block:
                 frames.append(_new_tuple(Frame, (b"", block[6:])))  # a NamedTuple's own constructor takes twice as long
