@@ -91,11 +91,6 @@ class Stencils:
         self._unused += 1
         self._known.append(Stencil(prefix, suffix, len(prefix) - 1, len(suffix) - 1, choice, index, document))
 
-    def forget(self) -> None:
-        """What the decoder took for known has changed: all has to be learnt anew."""
-        self._known.clear()
-        self.last = None
-
 
 def _proven(prefix: bytes, suffix: bytes, document: dict[str, Any], path: Path) -> bool:
     """Whether another string between the two gives the same document with that string at `path`."""

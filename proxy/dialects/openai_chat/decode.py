@@ -210,7 +210,8 @@ class ChatDecoder:
         ):
             return None
         self._last_doc = document
-        self.stencils.learn(data, document, ("choices", 0, *_ARGUMENTS), index, place)
+        if all(document[key] in (None, self._first_doc.get(key)) for key in document.keys() - _ENVELOPE - _PADDING):
+            self.stencils.learn(data, document, ("choices", 0, *_ARGUMENTS), index, place)  # known now and later
         return CallDelta(index, index=place, arguments=arguments)
 
     def _fast_text(self, document: dict[str, Any], index: int, delta: dict[str, Any], data: bytes) -> Piece | None:
@@ -246,8 +247,6 @@ class ChatDecoder:
             choices = [choices]
         extra = {k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING}
         news = {k: v for k, v in extra.items() if not self._known(k, v)}
-        if news:
-            self.stencils.forget()
         if not isinstance(choices, list):
             if isinstance(usage, dict) and usage:
                 out.append(UsageDelta(usage, usage_counts(usage), extra))

@@ -1,0 +1,178 @@
+"""Events read by their stencil say what they say when they are parsed; what is no such event fits none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import casefile
+from casefile import MODES, Case
+from proxy.dialects.openai_chat import request as openai_request
+from proxy.dialects.stencils import Stencil, Stencils
+from proxy.replay.inprocess import run
+from proxy.replay.recording import Recording
+from test_properties import CASES, examples
+
+TEXT = ("choices", 0, "delta", "content")
+ARGUMENTS = ("choices", 0, "delta", "tool_calls", 0, "function", "arguments")
+
+
+def event(text: str = "one", **top: Any) -> bytes:
+    return json.dumps(
+        {"id": "c", **top, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+    ).encode()
+
+
+def learnt(data: bytes, path: tuple[str | int, ...] = TEXT) -> Stencils:
+    stencils = Stencils()
+    stencils.learn(data, json.loads(data), path, 0)
+    return stencils
+
+
+@pytest.mark.parametrize("text", ["two", " ", "\n", '"', "\\", 'a "b" \\ c', "é\u2028😀", "\x00", "}]}", '","x":"'])
+def test_another_string_in_the_same_place_is_read_from_it(text: str) -> None:
+    for ascii_only in (True, False):
+        data = json.dumps(json.loads(event(text)), ensure_ascii=ascii_only).encode()
+        stencils = learnt(event())
+        assert stencils.fit(data) is not None
+        assert stencils.text == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        event(""),  # nothing was said: the decoder knows whether that means something
+        event("two", x=1),
+        event("two").replace(b'"id": "c"', b'"id": "d"'),
+        event("two").replace(b'"two"', b'"two", "x": "y"'),  # two strings
+        event("two").replace(b'"two"', b'"two"}, "delta": {"content": "three"'),
+        event("two").replace(b'"two"', b'"tw"o"'),
+        event("two").replace(b'"two"', b'"two'),
+        event("two").replace(b'"two"', b'"'),
+        event("two").replace(b'"two"', b'"two\n"'),  # a raw control character
+        event("two").replace(b'"two"', b'"\\ud83d"'),  # half a character: the other half may follow
+        event("two").replace(b'"two"', b'"\xff"'),
+        event("two").replace(b'"two"', b"null"),
+        event("two").replace(b'"two"', b'["two"]'),
+        event("two") + b" ",
+        event("two")[:-1],
+        b"",
+    ],
+)
+def test_anything_else_fits_nothing(data: bytes) -> None:
+    assert learnt(event()).fit(data) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        (event(content="x"), TEXT),  # the key stands twice in the event: which one it is would be a guess
+        (event().replace(b'"content"', b'"c\\u006fntent"'), TEXT),
+        (event().replace(b'{"content": "one"}', b'{"content": "x", "c\\u006fntent": "one"}'), TEXT),
+        (event().replace(b'{"content": "one"}', b'{"c\\u006fntent": "x", "content": 1}'), TEXT),
+        (event().replace(b'"choices"', b'"choices": 1, "choices"'), ("choices", 0, "delta", "refusal")),
+    ],
+)
+def test_a_place_that_is_not_proven_is_not_learnt(data: bytes, path: tuple[str | int, ...]) -> None:
+    assert learnt(data, path).fit(data) is None
+
+
+def test_events_that_all_differ_are_soon_not_learnt_any_more() -> None:
+    stencils = Stencils()
+    for number in range(100):
+        data = event(f"t{number}", padding="x" * number)
+        assert stencils.fit(data) is None
+        stencils.learn(data, json.loads(data), TEXT, 0)
+    assert len(stencils._known) == 4
+
+
+# --- with and without ----------------------------------------------------------------------------------------------
+
+PARTS = ["a", " ", "\n", '"', "\\", "é", "\u2028", "\ud83d", "\ude00", "<", "_call", "<tool_call>"]
+SAID = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
+ENVELOPE = {"id": "cc-1", "object": "chat.completion.chunk", "created": 1790000000, "model": "test-model"}
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **top: Any) -> dict[str, Any]:
+    return {**ENVELOPE, **top, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def fragment(index: int, arguments: str, **head: Any) -> dict[str, Any]:
+    name = {"name": head.pop("name")} if "name" in head else {}
+    return chunk({"tool_calls": [{"index": index, **head, "function": {**name, "arguments": arguments}}]})
+
+
+EVENT = st.one_of(
+    st.builds(lambda text: chunk({"content": text}), SAID),
+    st.builds(lambda text: chunk({"content": text}), st.sampled_from(["a", "b\ud83d"])),
+    st.builds(lambda x: chunk({"content": "b"}, x=x), st.integers(0, 2)),
+    st.builds(lambda text: chunk({"reasoning_content": text}), SAID),
+    st.builds(fragment, st.integers(0, 2), SAID),
+    st.builds(fragment, st.integers(0, 2), st.sampled_from(['{"c', 'ity":', '"Oslo"}', "{}", " "])),
+    st.builds(lambda i, n: fragment(i, "", id=f"c{i}", type="function", name=n), st.integers(0, 2), st.just("get_x")),
+    st.builds(lambda i, x: fragment(i, "1") | {"x": x}, st.integers(0, 2), st.integers(0, 2)),
+    st.builds(lambda usage: chunk({}, usage=usage), st.just({"prompt_tokens": 1, "completion_tokens": 2})),
+)
+# What makes stencils known, so that the events behind it fit some.
+BEGINNING = [
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"content": "a"}),
+    fragment(0, "", id="c0", type="function", name="get_x"),
+    fragment(0, "{") | {"x": 1},
+    fragment(0, " ") | {"x": 1},
+    fragment(0, " "),
+    chunk({"content": "a"}),
+    chunk({"content": "b"}, x=1),
+]
+
+
+class Nothing(Stencils):
+    def fit(self, data: bytes) -> Stencil | None:
+        return None
+
+
+def said(case: Case, mode: str, events: list[bytes], live: bool) -> Any:
+    """What a strict client makes of the answer, and what is recorded of it."""
+    recording = Recording(case.id, "", "openai-chat", tuple(events), case.recording.request, 200, {}, "eof")
+    settings = casefile.settings(mode)
+    if live:
+        settings = settings.__class__(mode=settings.mode, block_as=settings.block_as, delivery="live", repair=False)
+    answer = run(openai_request.read(case.body), recording, settings)
+    assert answer.record is not None
+    reply = casefile.read_reply(answer.status, answer.headers, bytes(answer.body), stream=True)
+    assert reply.noncanonical == []
+    documents = [json.loads(line[6:]) for line in reply.raw.splitlines() if line.startswith(b"data: {")]
+    extra = [one["x"] for one in documents if "x" in one and not one["choices"][0]["delta"].get("content")]
+    reply.raw = b""  # a text may be written in another way
+    record = answer.record
+    return reply, extra, (record.outcome, record.code, record.verdicts, record.quirks, record.upstream_events)
+
+
+@examples(400)
+@given(
+    chunks=st.lists(EVENT, min_size=1, max_size=8),
+    finish=st.sampled_from(["stop", "tool_calls", "length", None]),
+    last=st.integers(0, 2),
+    mode=st.sampled_from(sorted(MODES)),
+    live=st.booleans(),
+    ascii_only=st.booleans(),
+)
+def test_an_answer_is_the_same_without_stencils(
+    chunks: list[Any], finish: str | None, last: int, mode: str, live: bool, ascii_only: bool
+) -> None:
+    case = next(case for case in CASES if case.id == "after-done")
+    events = []
+    for one in [*BEGINNING, *chunks, chunk({}, finish, x=last)]:
+        try:
+            text = json.dumps(one, ensure_ascii=ascii_only).encode()
+        except UnicodeEncodeError:
+            text = json.dumps(one).encode()
+        events.append(b"data: " + text + b"\n\n")
+    found = said(case, mode, events, live)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("proxy.dialects.openai_chat.decode.Stencils", Nothing)
+        assert said(case, mode, events, live) == found
