@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench import load, results, workloads
+from bench import footprint, growth, load, results, workloads
 
 BENCH = Path(__file__).resolve().parent / "bench"
 WORKLOADS = ("text-200", "tools-2x40", "leaky-text", "schema-100", "reask", "nonstream")
@@ -69,6 +70,37 @@ def test_one_short_round_finds_right_replies_and_leaves_nothing_running(tmp_path
     assert "#### schema-100, 2 at once" in (tmp_path / "run.md").read_text()
     assert not processes_of(scratch)
     assert not list(scratch.iterdir())
+
+
+def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "growth.py"), "--series", "calls,tools", "--scale", "0.02"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr[-4000:]  # 1: not linear; at these sizes that says nothing
+    found = json.loads((tmp_path / "growth.json").read_text())
+    assert [point["size"] for point in found["series"]["tools"]["points"]] == [1, 2, 4, 6, 8, 10]
+    assert all(point["cpu_ms"] > 0 for series in found["series"].values() for point in series["points"])
+    assert (tmp_path / "growth.svg").read_text().count("<circle") == 2 * (3 + 6)
+
+
+def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "STARTS", 1)
+    found = footprint.start(Path(sys.executable).with_name("wholecall"))
+    assert all(value > 0 for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("cost", "linear"),
+    [
+        (lambda size: 3 + 0.5 * size, True),
+        (lambda size: 3.0, True),
+        (lambda size: 3 + 0.5 * size + 0.001 * size**2, False),
+    ],
+)
+def test_growth_is_linear_where_the_largest_costs_what_the_others_predict(
+    cost: Callable[[int], float], linear: bool
+) -> None:
+    points = [{"size": size, "cpu_ms": cost(size)} for size in (1, 10, 100, 1000, 2000)]
+    assert growth.judged(points, "cpu_ms")["linear"] is linear
 
 
 def test_a_ratio_is_taken_inside_a_round_before_the_median() -> None:
