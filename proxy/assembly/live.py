@@ -19,24 +19,24 @@ class LiveCall:
         self.sent: list[str] = []
         self._scan = JsonScan()
         self._taken = 0  # fragments
-        self._over = False  # nothing more goes out before the verdict
+        self.over = False  # nothing more goes out before the verdict
         self._given = 0  # characters sent
         self._waiting = ""
 
     def grow(self) -> str:
         """The characters that may be sent and were not yet; "" where there are none, or never will be."""
-        if self._over:
+        if self.over:
             return ""
         fresh = "".join(self.held.fragments[self._taken :])
         self._taken = len(self.held.fragments)
         if not fresh:
             return ""
         self._scan.feed(fresh)
-        self._over = not self._scan.prefix or self._scan.complete
+        self.over = not self._scan.prefix or self._scan.complete
         if not self.sent and not fresh.startswith("{"):
-            self._over = True  # no object: nothing of it goes out early
+            self.over = True  # no object: nothing of it goes out early
             return ""
-        if self._over and not self._scan.end:
+        if self.over and not self._scan.end:
             return ""
         ready = self._waiting + fresh
         stop = len(ready)

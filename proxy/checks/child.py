@@ -2,8 +2,9 @@
 
 `python -m proxy.checks.child` reads jobs from standard input and writes one answer each to standard output, until the
 input ends. A frame is a length (4 bytes, big-endian) and JSON of that many bytes. The first frame it writes is `null`:
-it is ready. It has 1 GiB of address space and, for each job, the CPU time that the job allows, kept by a kernel timer
-(SIGPROF ends the process), so that it cannot run on by itself if the proxy dies.
+it is ready. For each job it has the CPU time that the job allows, kept by a kernel timer (SIGPROF ends the process), so
+that it cannot run on by itself if the proxy dies, and memory in proportion to the job's size, never more than 1 GiB of
+address space: a schema of 1.3 KB has taken 200 MiB of contexts of errors.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from proxy.model.calls import CallCheck, CallError, CheckResult, Verdict
 from proxy.model.findings import Quirk
 
 ADDRESS_SPACE = 1 << 30
+ROOM = 64 << 20  # bytes of memory that any job may take ...
+GROWTH = 100  # ... and that many times its own size
 LENGTH = struct.Struct(">I")
 
 
@@ -104,8 +107,11 @@ def answer(job: Any) -> Any:
 def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
     answers.write(pack(None))
     answers.flush()
+    idle = _mapped()
     while len(head := jobs.read(LENGTH.size)) == LENGTH.size:
-        job = unpack(jobs.read(LENGTH.unpack(head)[0]))
+        (size,) = LENGTH.unpack(head)
+        _limit_memory(idle + ROOM + GROWTH * size)
+        job = unpack(jobs.read(size))
         signal.setitimer(signal.ITIMER_PROF, job["cpu_s"])
         frame = pack(answer(job))
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -113,9 +119,22 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
+def _mapped() -> int:
+    """Bytes of address space in use; where the system does not tell, all that may be."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return ADDRESS_SPACE
+
+
+def _limit_memory(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (min(size, ADDRESS_SPACE), ADDRESS_SPACE))
+
+
 def main() -> None:
     self_probe()
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    _limit_memory(ADDRESS_SPACE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Nothing else may write between the frames.

@@ -112,19 +112,21 @@ class CallIds:
         self._open: dict[str, list[str]] = {}  # the client's id -> ids upstream that have no result yet
         self._known: dict[str, str] = {}
         self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}  # the next suffix of an id that is taken: a loop from 2 on would be quadratic
         self.names: dict[str, str] = {}
 
     def of_call(self, call_id: str) -> str:
         bare = split(call_id)[0]  # a signature belongs to one provider and is no part of the id elsewhere
         new = bare if self._form.fits(bare) else self._mapped(bare)
-        count = 2
-        while new in self._taken:
-            if count == 2:
-                self._note(Quirk.HISTORY_ID_DOUBLED)
-            suffix = f"_{count}"
-            base = bare if self._form.fits(bare + suffix) else self._short(bare)
-            new = base + suffix
-            count += 1
+        if new in self._taken:
+            self._note(Quirk.HISTORY_ID_DOUBLED)
+            count = self._counts.get(bare, 2)
+            while new in self._taken:
+                suffix = f"_{count}"
+                base = bare if self._form.fits(bare + suffix) else self._short(bare)
+                new = base + suffix
+                count += 1
+            self._counts[bare] = count
         self._taken.add(new)
         self._open.setdefault(call_id, []).append(new)
         self._known[call_id] = new

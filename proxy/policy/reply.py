@@ -119,6 +119,7 @@ class Reply:
         self._run_stencil: Stencil | None = None  # what the events of the run fit
         self.live: LiveCall | None = None
         self.live_call: JudgedCall | None = None
+        self._not_live: HeldCall | None = None
         self.recovery: Recovery | None = None
         if Recovery.wanted(request, settings.recover):
             self.recovery = Recovery(request, dialect, settings.recover, settings.max_held_bytes)
@@ -457,13 +458,14 @@ class Reply:
         """Send what may be sent of the reply's first call while it is written."""
         live = self.live
         if live is None:
-            if self._calls > 1 or not self._may_go_live(call):
+            if self._calls > 1 or call is self._not_live or not self._may_go_live(call):
                 return
             name = declared_name(call.name, self._request.tools)[0]
             live = self.live = LiveCall(call)
             text = live.grow()
             if not text:
                 self.live = None
+                self._not_live = call if live.over else None  # else each fragment would have all of it read again
                 return
             call.begun = True
             judged = self.live_call = JudgedCall(

@@ -47,6 +47,8 @@ class BodyReader:
         self._note = note
         self._parts: list[bytes] = []
         self._size = 0
+        self._lead = b""  # of what came while the kind is unknown, what may be half a byte order mark
+        self._at_start = True  # neither a blank nor the whole mark has come
 
     @property
     def streamed(self) -> bool:
@@ -101,12 +103,16 @@ class BodyReader:
         return data[len(_BOM) :]
 
     def _sniff(self) -> list[Frame]:
-        head = b"".join(self._parts) if len(self._parts) > 1 else self._parts[0]
-        self._parts = [head]
-        text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
-        if len(head) < _BLANK_LIMIT and (not text or _BOM.startswith(text)):
+        text = self._lead + self._parts[-1]  # all before it was blank: a drip of blanks stays linear
+        bare = text.removeprefix(_BOM) if self._at_start else text
+        bare = bare.lstrip(b" \t\r\n")
+        if self._size < _BLANK_LIMIT and (not bare or _BOM.startswith(bare)):
+            self._at_start = self._at_start and len(bare) == len(text)
+            self._lead = bare
             return []
-        first = text[:1]
+        first = bare[:1]
+        head = b"".join(self._parts)
+        self._parts = [head]
         if first == b"{" and self._framing == "lines":
             self.kind = "lines"
         elif first == b"[" and self._framing == "array":
