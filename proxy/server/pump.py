@@ -4,7 +4,9 @@ Theory of operation. One task per exchange reads, hands on and sends; while it s
 that is slow slows the backend. Two things happen beside it: the client's connection tells when the client leaves, and
 one timer is armed for the earliest deadline. Neither touches the exchange. They leave a `_Wake` and, where the pump's
 task waits for something that may be broken off, cancel that wait; the task then asks the core what follows. Nothing is
-created per event: no task, no timer, no future besides the one that a read waits on.
+created per event: no task, no timer, no future besides the one that a read waits on. And most reads don't wake the
+task: while it waits for body bytes, `_take` hands them to the core where they come in, and what the core sends in turn
+to the client's socket, as long as the client takes it; whatever else the core wants ends the wait.
 
     stage      waits for             broken off by
     OPENING    the response's head   client gone, first_byte_s, total_s, shutdown
@@ -75,6 +77,14 @@ class _Wake:
 
 class _Woken(Exception):
     """A wait was broken off; `Pump._wake` says why."""
+
+
+class _Taken(Exception):
+    """Bytes were taken in the socket's callback; `steps` are for the task."""
+
+    def __init__(self, steps: list[Command]) -> None:
+        super().__init__()
+        self.steps = steps
 
 
 class Pump:
@@ -294,7 +304,9 @@ class Pump:
                 return self._woken(attempt)
             self._stage, self._breakable = _Stage.READING, True
             try:
-                data = await reply.read()
+                data = await reply.read(self._take)
+            except _Taken as taken:
+                return taken.steps
             except asyncio.CancelledError:
                 if self._wake is None:
                     raise
@@ -304,14 +316,36 @@ class Pump:
                 return exchange.broken(fault, clock())
             finally:
                 self._stage, self._breakable = _Stage.BETWEEN, False
-            self._busy_since = now = clock()
-            steps = exchange.receive(data, now) if data else exchange.ended(now)
-            deadline = exchange.deadline
-            if (deadline is not None and deadline < self._armed_for) or (self._awaits_first and self._has_first()):
-                self._arm()
+            steps = self._received(data)
             if steps:
                 return steps
+
+    def _take(self, data: bytes) -> bool:
+        """Most reads of a stream: in the callback of the upstream's socket, without waking the task, into the core and
+        out to the client. Raises _Taken with what only the task can carry out; False: it has to read them itself."""
+        if self._wake is not None:
+            return False
+        steps = self._received(data)
+        if not steps:
+            return True
+        if len(steps) == 1 and self._head is None and isinstance(step := steps[0], commands.Send):
+            began = clock()
+            if self._connection.push(step.data):
+                self._entry.overhead_s += began - self._busy_since
+                return True
+        raise _Taken(steps)
+
+    def _received(self, data: bytes) -> list[Command]:
+        """What the core makes of the body's next bytes; b"": its end."""
+        exchange = self._exchange
+        self._busy_since = now = clock()
+        steps = exchange.receive(data, now) if data else exchange.ended(now)
+        deadline = exchange.deadline
+        if (deadline is not None and deadline < self._armed_for) or (self._awaits_first and self._has_first()):
+            self._arm()
+        if not steps:
             self._entry.overhead_s += clock() - now
+        return steps
 
     def _woken(self, attempt: Attempt) -> list[Command]:
         """What the core makes of the wake."""
