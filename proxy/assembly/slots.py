@@ -136,19 +136,23 @@ class Slots:
         self._add(call, delta)
         return call
 
-    def append(self, index: int, text: str) -> HeldCall | None:
-        """`feed` for what most deltas are: an index and more text. None where only `feed` can tell whose it is."""
+    def find(self, index: int) -> HeldCall | None:
+        """The call that a delta with an index and text alone belongs to; None where only `feed` can tell."""
         call = self._by_index.get(index)
         if call is None or self._heads:
             return None
         last = self.calls[-1]
-        if last is not call and not last.fragments:
-            return None
-        call.fragments.append(text)
-        call.objects.append(False)
-        call.size += len(text)
+        return call if last is call or last.fragments else None
+
+    def grow(self, call: HeldCall, texts: list[str]) -> None:
+        """`feed` for several deltas of a call that was found, each with text alone."""
+        call.fragments += texts
+        call.objects += [False] * len(texts)
+        call.size += sum(map(len, texts))
+
+    def make_current(self, call: HeldCall) -> None:
+        """The last of the deltas was this call's."""
         self._current = call
-        return call
 
     # --- which call --------------------------------------------------------------------------------------------
 

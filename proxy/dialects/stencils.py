@@ -37,6 +37,7 @@ class Stencil:
     index: int | None
     document: dict[str, Any]
     used: bool = False
+    texts: list[str] | None = None  # for whoever collects them: those of the events that fitted
 
 
 class Stencils:

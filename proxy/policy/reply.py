@@ -117,6 +117,8 @@ class Reply:
         self._calls = 0
         self._run: list[tuple[str, bytes]] = []  # texts that came verbatim, and their payloads, until the read's end
         self._run_stencil: Stencil | None = None  # what the events of the run fit
+        self._growing: list[tuple[Stencil, Slots, HeldCall]] = []  # calls whose arguments are collected until then
+        self._newest: Stencil | None = None  # of the last of them
         self.live: LiveCall | None = None
         self.live_call: JudgedCall | None = None
         self._not_live: HeldCall | None = None
@@ -177,24 +179,24 @@ class Reply:
         for frame in frames:
             self.events += 1
             if self.events > limit:
-                self._end_run()
+                self._end_runs()
                 raise limit_fault("max_events", limit, "the number of events in the reply")
             stencil = None if frame.event else stencils.fit(frame.data)
             if stencil is not None:
                 text = stencils.text
                 if stencil.index is not None:
-                    taken = self._fragment(stencil.choice, stencil.index, text)
-                elif stencil is self._run_stencil:
-                    taken = not text[-1].isspace()
-                else:
-                    taken = self._begin_run(stencil, text)
-                if taken:
-                    self.data_at = now
-                    if stencil.index is None:
-                        run.append((text, frame.data))
+                    texts = stencil.texts
+                    if texts is None:
+                        texts = self._begin_growing(stencil, frames)
+                    if texts is not None:
+                        texts.append(text)
+                        self._newest = stencil
+                        continue
+                elif (stencil is self._run_stencil and not text[-1].isspace()) or self._begin_run(stencil, text):
+                    run.append((text, frame.data))
                     continue
-            if run:
-                self._end_run()
+            if self._run_stencil is not None or self._growing:
+                self._end_runs()
             try:
                 deltas = decoder.feed(frame)
             except BadEvent as error:
@@ -205,22 +207,46 @@ class Reply:
                     continue
                 if self._deltas(deltas, now):
                     return True
-        if run:
-            self._end_run()
+        if self._run_stencil is not None or self._growing:
+            self.data_at = now
+            self._end_runs()
         return False
 
-    def _fragment(self, place: int, index: int, text: str) -> bool:
-        """The next piece of a held call's arguments, in an event that says nothing else. True where it was taken."""
-        choice = self.choices.get(place)
-        if choice is None or choice.finish is not None or self._settings.delivery == "live":
-            return False
-        call = choice.slots.append(index, text)
+    def _begin_growing(self, stencil: Stencil, frames: list[Frame]) -> list[str] | None:
+        """Where to collect the arguments of a held call that come in one read, in events that say nothing else; None
+        where each has to be looked at: it may reach a limit, or belong to another call."""
+        choice, limits = self.choices.get(stencil.choice), self._settings
+        if choice is None or choice.finish is not None or limits.delivery == "live":
+            return None
+        most = self._held_bytes + sum([len(frame.data) for frame in frames])
+        if most > limits.max_held_bytes or most > limits.max_arguments_bytes:
+            return None
+        assert stencil.index is not None
+        call = choice.slots.find(stencil.index)
         if call is None:
-            return False
-        self._count_held(len(text))
-        if call.size > self._settings.max_arguments_bytes:
-            raise self._too_long()
-        return True
+            return None
+        stencil.texts = []
+        self._growing.append((stencil, choice.slots, call))
+        return stencil.texts
+
+    def _end_growing(self) -> None:
+        size = 0
+        for stencil, slots, call in self._growing:
+            assert stencil.texts is not None
+            before = call.size
+            slots.grow(call, stencil.texts)
+            stencil.texts = None
+            size += call.size - before
+            if stencil is self._newest:
+                slots.make_current(call)
+        self._growing.clear()
+        self._count_held(size)
+
+    def _end_runs(self) -> None:
+        if self._growing:
+            self._end_growing()
+        if self._run_stencil is not None:
+            self._end_run()
 
     def _begin_run(self, stencil: Stencil, text: str) -> bool:
         """Whether verbatim text can begin a run: what of one choice came in one read, and goes out as one."""
@@ -229,15 +255,15 @@ class Reply:
             return False
         if text[-1].isspace():
             return False  # it may be held back
-        self._end_run()
+        if self._run_stencil is not None:
+            self._end_run()
         self._run_stencil = stencil
         return True
 
     def _end_run(self) -> None:
         """Send a run on as one, if no call can begin in it, else piece by piece."""
         stencil, self._run_stencil = self._run_stencil, None
-        if stencil is None:
-            return
+        assert stencil is not None
         run = self._run.copy()
         self._run.clear()
         place = stencil.choice
