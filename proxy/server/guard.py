@@ -273,7 +273,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._known += len(url)
+        if self._known > self._limits.max_head_bytes:
+            self._stop(self._head_too_large())
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -281,9 +283,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._fields > self._limits.max_headers:
             limit = self._limits.max_headers
             self._stop(limit_fault("max_headers", limit, "the number of header fields", status=431))
-        self._count(len(name) + len(value) + 4)  # ": " and CRLF
+        self._known += len(name) + len(value) + 4  # ": " and CRLF
+        if self._known > self._limits.max_head_bytes:
+            self._stop(self._head_too_large())
         if self._expects_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._unset_head_timer()
@@ -365,11 +372,6 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self._stop(Fault(FaultKind.INVALID_REQUEST, "the request target must be a path"))
         return has_body
-
-    def _count(self, size: int) -> None:
-        self._known += size
-        if self._known > self._limits.max_head_bytes:
-            self._stop(self._head_too_large())
 
     def _head_too_large(self) -> Fault:
         limit = self._limits.max_head_bytes
