@@ -538,7 +538,7 @@ class Exchange:
         self.record.outcome = "blocked" if fault.kind is FaultKind.BLOCKED else "error"
         self.record.code = fault.public_code
         found = self._report(self._judged, self._reply.quirks) if self._judged or self._reply.quirks else None
-        started = self.started or (self._request.stream and bool(self._out))
+        started = self.started or (self._request.stream and any(self._out))
         self._state = "over"
         if started:
             self._out.append(self._encoder.error(fault, found))

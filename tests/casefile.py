@@ -196,10 +196,13 @@ def _read_chunk(chunk: dict[str, Any], reply: Reply) -> None:
     if chunk.get("object") != "chat.completion.chunk":
         bad(f"object is {chunk.get('object')!r}")
     envelope = (chunk.get("id"), chunk.get("created"), chunk.get("model"))
+    if [type(one) for one in envelope] != [str, int, str]:
+        bad(f"id, created and model are {envelope}")
     if reply.envelope not in (None, envelope):
         bad("id, created or model change within the stream")
     reply.envelope = envelope
     if chunk.get("usage") is not None:
+        _is(dict, chunk["usage"], "usage", reply)
         reply.usage = chunk["usage"]
         reply.usages += 1
         if chunk["choices"]:
@@ -212,6 +215,9 @@ def _read_chunk(chunk: dict[str, Any], reply: Reply) -> None:
 
 def _read_choice(choice: dict[str, Any], reply: Reply) -> None:
     bad, c, delta = reply.noncanonical.append, choice["index"], choice["delta"]
+    _is(int, c, "the index of a choice", reply)
+    if delta.get("content") is not None:
+        _is(str, delta["content"], "content", reply)
     if (delta.get("role") == "assistant") != (c not in reply.roles):
         bad("the role comes with the first delta of a choice, and only with it")
     reply.roles.add(c)
@@ -236,7 +242,13 @@ def _read_choice(choice: dict[str, Any], reply: Reply) -> None:
             bad("the finish chunk carries a delta")
         if c in reply.finish:
             bad("finish_reason twice")
+        _is(str, choice["finish_reason"], "finish_reason", reply)
         reply.finish[c] = choice["finish_reason"]
+
+
+def _is(kind: type, value: object, what: str, reply: Reply) -> None:
+    if type(value) is not kind:
+        reply.noncanonical.append(f"{what} is {value!r}: typed clients refuse it")
 
 
 def _read_call(c: int, entry: dict[str, Any], reply: Reply) -> None:
@@ -245,7 +257,10 @@ def _read_call(c: int, entry: dict[str, Any], reply: Reply) -> None:
     if call is None:
         if index != sum(choice == c for choice, _ in reply.calls):
             bad(f"index {index} is not the next one")
+        _is(int, index, "the index of a call", reply)
         call = reply.calls[c, index] = Call(c, index, entry.get("id") or "", function.get("name") or "")
+        _is(str, call.id, "the id of a call", reply)
+        _is(str, call.name, "the name of a call", reply)
         if not call.id or not call.name or entry.get("type") != "function":
             bad(f"the first delta of call {index} lacks id, type or name")
         if not isinstance(function.get("arguments"), str):
@@ -262,8 +277,15 @@ def _read_json(body: bytes, reply: Reply) -> None:
     reply.error = document.get("error")
     reply.usage = document.get("usage") or {}
     _read_report(document, reply)
+    if reply.error is None:
+        envelope = [document.get(key) for key in ("id", "created", "model")]
+        if [type(one) for one in envelope] != [str, int, str] or document.get("object") != "chat.completion":
+            reply.noncanonical.append(f"object is {document.get('object')!r}; id, created and model are {envelope}")
     for choice in document.get("choices") or ():
         c, message = choice["index"], choice["message"]
+        _is(int, c, "the index of a choice", reply)
+        if message.get("content") is not None:
+            _is(str, message["content"], "content", reply)
         reply.content[c] = message.get("content") or ""
         reply.reasoning[c] = message.get("reasoning_content") or message.get("reasoning") or ""
         reply.refusal += message.get("refusal") or "" if c == 0 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,7 +153,7 @@ def _finish(message: Message) -> None:
     if not reply.usage.keys() >= _USAGE:
         reply.noncanonical.append(f"usage is {reply.usage}: typed clients need {_USAGE}")
     for block in message.blocks:
-        if block["type"] == "text" and not block["text"]:
+        if block["type"] == "text" and not block["text"] and not block.get("citations") and not block.get("more"):
             reply.noncanonical.append("an empty text block: the API takes none back")
 
 
@@ -214,6 +215,8 @@ class _Stream:
 
     def block_event(self, kind: str, item: dict[str, Any]) -> None:
         blocks, opens = self.message.blocks, kind == "content_block_start"
+        if type(item["index"]) is not int:
+            self.bad(f"index {item['index']!r}")
         if opens != (self.open is None) or item["index"] != len(blocks) - (not opens):
             self.bad(f"{kind} of block {item['index']} at block {len(blocks)}, open: {self.open is not None}")
             return
@@ -230,16 +233,19 @@ class _Stream:
             if self.open["type"] == "tool_use" and not self.source:
                 self.bad("a call without its input: some clients then have none")
             if self.source:
-                self.open["input"] = json.loads("".join(self.source))
+                with suppress(ValueError) if self.open["type"] != "tool_use" else nullcontext():  # not judged
+                    self.open["input"] = json.loads("".join(self.source))
             self.open = None
 
     def opened(self, block: dict[str, Any]) -> None:
         if block["type"] == "tool_use":
             if not block.get("id") or not block.get("name") or block.get("input") != {}:
                 self.bad("the start of a call lacks id or name, or has an input")
+            if type(block["id"]) is not str or type(block["name"]) is not str:
+                self.bad("id or name of a call is no text")
             count = len(self.reply.calls)
             self.reply.calls[0, count] = Call(0, count, block["id"], block["name"])
-        elif block.get("text") or block.get("thinking"):
+        elif block["type"] in ("text", "thinking") and (block.get("text") or block.get("thinking")):
             self.bad("a block starts with text: some clients lose it")
 
     def delta(self, delta: dict[str, Any], block: dict[str, Any]) -> None:
@@ -256,5 +262,7 @@ class _Stream:
             self.source.append(delta["partial_json"])
             if block["type"] == "tool_use":
                 self.reply.calls[0, len(self.reply.calls) - 1].arguments += delta["partial_json"]
+        elif not isinstance(kind, str) or not kind or block["type"] == "tool_use":  # new kinds are the upstream's own
+            self.bad(f"a delta of type {kind!r}")
         else:
-            self.bad(f"a delta of type {kind}")
+            block["more"] = True

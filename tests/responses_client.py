@@ -20,9 +20,16 @@ _ARGUMENTS = {
     "response.function_call_arguments.delta": "arguments",
     "response.custom_tool_call_input.delta": "input",
 }
+_DONES = {
+    "response.function_call_arguments.done": "arguments",
+    "response.custom_tool_call_input.done": "input",
+}
 _PARTS = {"response.content_part.added": ("content", "content_index")} | {
     "response.reasoning_summary_part.added": ("summary", "summary_index")
 }
+
+
+_PART_TYPES = ("output_text", "refusal", "reasoning_text", "summary_text")  # others are the upstream's own
 
 
 @dataclass(slots=True)
@@ -70,6 +77,8 @@ def read(status: int, headers: Mapping[str, str], body: bytes, *, stream: bool) 
         document = json.loads(body)
         _report(document, answer.reply)
         answer.reply.error = document.get("error")
+        if status >= 400 and not isinstance(answer.reply.error, dict):
+            answer.reply.noncanonical.append("an error status without an error object")
         if status < 400:
             _finish(document, answer)
             answer.reply.done = 1
@@ -107,7 +116,8 @@ def _finish(response: dict[str, Any], answer: Answer) -> None:
     if reply.content.setdefault(0, said) != said:
         reply.noncanonical.append("the final text differs from its deltas")
     details = response.get("incomplete_details") or {}
-    reason = {"max_output_tokens": "length", "content_filter": "content_filter"}.get(details.get("reason", ""))
+    word = details.get("reason")
+    reason = "content_filter" if word == "content_filter" else "length" if word and isinstance(word, str) else None
     if (response["status"] == "incomplete") != (reason is not None):
         reply.noncanonical.append(f"status {response['status']} with {details}")
     reply.finish[0] = reason or ("tool_calls" if reply.calls else "stop")
@@ -179,7 +189,7 @@ class _Stream:
         _finish(response, self.answer)
 
     def item_event(self, kind: str, event: dict[str, Any]) -> None:
-        if event["output_index"] != len(self.done):
+        if type(event["output_index"]) is not int or event["output_index"] != len(self.done):
             self.bad(f"{kind} has output_index {event['output_index']}, want {len(self.done)}")
         if kind == "response.output_item.added":
             if self.open is not None:
@@ -195,7 +205,11 @@ class _Stream:
             return
         if event["item_id"] != self.open["id"]:
             self.bad(f"{kind} with another item_id")
-        if kind in _PARTS:
+        if kind in _DONES:
+            holder = self.open[_DONES[kind]]
+            if event[_DONES[kind]] != holder:
+                self.bad(f"{kind} differs from its deltas")
+        elif kind in _PARTS:
             holder, index = _PARTS[kind]
             self.open.setdefault(holder, []).append(event["part"])
             if event[index] != len(self.open[holder]) - 1:
@@ -215,6 +229,8 @@ class _Stream:
             if built.get(name) != item.get(name):
                 self.bad(f"{name} of the finished item is {item.get(name)!r}, was {built.get(name)!r}")
         for holder, name in (("content", "text"), ("content", "refusal"), ("summary", "text")):
+            if item["type"] not in ("message", "reasoning"):
+                continue
             ours = [part.get(name) for part in built.get(holder) or ()]
-            if item["type"] in ("message", "reasoning") and ours != [p.get(name) for p in item.get(holder) or ()]:
+            if ours != [part.get(name) for part in item.get(holder) or () if part.get("type") in _PART_TYPES]:
                 self.bad(f"{holder} of the finished item differs from its deltas")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from proxy.dialects.base import IdForm
@@ -63,6 +64,17 @@ def test_a_doubled_id_gets_a_suffix_on_the_call_and_on_its_result() -> None:
     assert (first, messages[1]["tool_call_id"]) == ("s:0", "s:0")
     assert second == messages[3]["tool_call_id"] != first
     assert quirks == [Quirk.HISTORY_ID_DOUBLED]
+
+
+def test_many_calls_of_one_id_cost_no_more_than_their_number() -> None:
+    def cpu_s(count: int) -> float:
+        calls = [call("c") for _ in range(count)] + [result("c", "x") for _ in range(count)]
+        begin = time.process_time()
+        guarded(*calls)
+        return time.process_time() - begin
+
+    cpu_s(500)
+    assert cpu_s(8_000) < 4 * 16 * max(cpu_s(500), 0.002)  # quadratic would be 256 times as much
 
 
 def test_ids_of_a_form_that_the_backend_refuses_are_mapped_alike_on_both_sides() -> None:

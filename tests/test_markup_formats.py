@@ -153,7 +153,8 @@ def test_ids_that_a_model_needs_back_are_kept() -> None:
 def test_namespaces_go_and_nothing_else_is_guessed() -> None:
     text = '<tool_call>{{"name": "{}", "arguments": {{}}}}</tool_call>'
     for name in ("now", "functions.now", "default_api.now", "default_api:now", " now "):
-        assert [call.name for call in scan([text.format(name)]).calls] == ["now"]
+        for pieces in ([text.format(name)], list(text.format(name))):
+            assert [call.name for call in scan(pieces).calls] == ["now"]
     for name in ("Now", "no", "nows", "tools.now", "now()"):
         assert scan([text.format(name)]).calls == []
 

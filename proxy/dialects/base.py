@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from proxy.dialects.stencils import Stencils
 from proxy.faults import Fault, FaultKind
@@ -14,7 +14,8 @@ from proxy.model.conversation import Conversation
 from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
-from proxy.wire.jsondoc import NotJson, documents, dump, leading_documents, load
+from proxy.wire.jsondoc import NotJson, decode, documents, dump, leading_documents, load
+from proxy.wire.jsonscan import items
 from proxy.wire.sse import Frame, SseDecoder
 
 
@@ -71,7 +72,15 @@ class Encoder(Protocol):
     def can_carry(self, call: JudgedCall) -> bool: ...
 
 
-def read_document(data: bytes, note: Note) -> tuple[list[Any], list[Frame]]:
+class Body(NamedTuple):
+    """`source`: the bytes of the one document; None where there are several."""
+
+    documents: list[Any]
+    source: bytes | None
+    frames: list[Frame]
+
+
+def read_document(data: bytes, note: Note) -> Body:
     """A body that begins like JSON: its documents (one, or the lines of a stream), and events that follow them
     (`data: [DONE]` behind a plain reply). Raises BadEvent for anything else behind them."""
     try:
@@ -79,20 +88,27 @@ def read_document(data: bytes, note: Note) -> tuple[list[Any], list[Frame]]:
     except NotJson:
         quirks = []
         try:
-            found, rest = leading_documents(data)
+            found, data, rest = leading_documents(data)
         except NotJson as error:
             raise BadEvent(str(error)) from None
     else:
         rest = b""
     for quirk in quirks:
         note(quirk)
+    source = data if len(found) == 1 else None
     if rest.strip() == b"[DONE]":
-        return found, [Frame(b"", b"[DONE]")]
+        return Body(found, source, [Frame(b"", b"[DONE]")])
     events = SseDecoder(len(rest) + 1, note)
     frames = [*events.feed(rest), *events.close()]
+    events.settle()
     if events.leftover.strip():
         raise BadEvent("what follows the JSON document is neither JSON nor an event")
-    return found, frames
+    return Body(found, source, frames)
+
+
+def unwrapped(document: list[Any], source: bytes | None) -> tuple[Any, bytes | None]:
+    """The one element of a list, and its own bytes: some gateways wrap their reply, or their error, in one."""
+    return document[0], None if source is None else items(decode(source)[0])[0].encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ is stateless and alike on a call and its result, so that any worker can take the
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from typing import Any
 
 import orjson
@@ -109,7 +110,7 @@ class CallIds:
     def __init__(self, form: IdForm, note: Note) -> None:
         self._form = form
         self._note = note
-        self._open: dict[str, list[str]] = {}  # the client's id -> ids upstream that have no result yet
+        self._open: dict[str, deque[str]] = {}  # the client's id -> ids upstream that have no result yet
         self._known: dict[str, str] = {}
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}  # the next suffix of an id that is taken: a loop from 2 on would be quadratic
@@ -128,14 +129,14 @@ class CallIds:
                 count += 1
             self._counts[bare] = count
         self._taken.add(new)
-        self._open.setdefault(call_id, []).append(new)
+        self._open.setdefault(call_id, deque()).append(new)
         self._known[call_id] = new
         return new
 
     def of_result(self, call_id: str) -> str | None:
         """The upstream id of the call that this is the result of; None: there is no such call before it."""
         waiting = self._open.get(call_id)
-        return waiting.pop(0) if waiting else self._known.get(call_id)
+        return waiting.popleft() if waiting else self._known.get(call_id)
 
     def _mapped(self, call_id: str) -> str:
         self._note(Quirk.HISTORY_ID_MAPPED)

@@ -6,6 +6,7 @@ Floor 4, below the exchange, which judges the calls and decides what the client 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,7 +40,7 @@ from proxy.policy.settings import ExchangeSettings
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import Inflater, inflater
 from proxy.wire.jsondoc import dump
-from proxy.wire.sse import Frame
+from proxy.wire.sse import Frame, Overfull
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
 
@@ -141,10 +142,7 @@ class Reply:
         """Take in body bytes as they came; True where the reply ended in them. Raises Fault."""
         if self._inflater is None:
             return self._read(data, now)
-        ended = False
-        for piece in self._inflater.feed(data):
-            ended = ended or self._read(piece, now)
-        return ended
+        return any(self._read(piece, now) for piece in self._inflater.feed(data))
 
     def end(self, now: float) -> bool:
         """The body ended cleanly; True where the end of the reply is confirmed. Raises Fault."""
@@ -168,9 +166,30 @@ class Reply:
     def _read(self, data: bytes, now: float) -> bool:
         """Take in decoded body bytes; True where the reply ended in them. Raises Fault."""
         self.bytes += len(data)
-        if self.bytes > self._settings.max_reply_bytes:
+        over = self.bytes - self._settings.max_reply_bytes
+        if over > 0:
+            data = data[:-over]
+        try:
+            frames = self.body.feed(data)
+        except Overfull as reached:
+            if self._in_order(reached.frames, now):
+                return True
+            raise
+        ended = self._in_order(frames, now) if self.body.odd else self._frames(frames, now)
+        if over > 0 and not ended:
             raise limit_fault("max_reply_bytes", self._settings.max_reply_bytes, "the upstream's reply")
-        return self._frames(self.body.feed(data), now)
+        return ended
+
+    def _in_order(self, frames: list[Frame], now: float) -> bool:
+        """Take in frames and what was odd between them, up to the one that ends the reply."""
+        odd, done = self.body.odd, 0
+        while odd:
+            at = odd[0][0]
+            if self._frames(frames[done:at], now):
+                return True
+            self.body.settle(at)
+            done = at
+        return self._frames(frames[done:], now)
 
     def _frames(self, frames: list[Frame], now: float) -> bool:
         """Events in, True where the reply ended in them. The path of every upstream event: keep it short."""
@@ -300,6 +319,7 @@ class Reply:
         """The body has ended: what was pending counts if it parses. True where the reply ended in it."""
         decoder = self._decoder
         frames = self.body.close()
+        self.body.settle()
         if self.body.kind == "page":
             page = frames[0].data if frames else b""
             raise upstream_faults.page(page)
@@ -327,7 +347,7 @@ class Reply:
             deltas = decoder.feed_document(frame)
         except BadEvent as error:
             raise Fault(FaultKind.STREAM_CUT, f"the upstream's JSON document is broken or cut: {error}") from None
-        if decoder.alone:
+        if decoder.alone and decoder.whole:
             self.document = frame.data
         self.events += 1
         for delta in deltas:  # one by one: a text that stands twice in a document is no repeat
@@ -604,13 +624,10 @@ class Reply:
         return upstream_faults.leftover(data, self._failure_of, same_dialect=self.same_dialect)
 
     def collect(self, data: bytes) -> None:
-        if self._inflater is not None:
-            try:
-                data = b"".join(self._inflater.feed(data))
-            except Fault:
-                return  # the status alone will be told
-        room = _ERROR_BODY_LIMIT - len(self._error_body)
-        self._error_body += data[:room]
+        pieces = (data,) if self._inflater is None else self._inflater.feed(data)
+        with suppress(Fault):  # the status, and what could be read, will be told
+            for piece in pieces:
+                self._error_body += piece[: _ERROR_BODY_LIMIT - len(self._error_body)]
 
     def refusal(self) -> Fault:
         return upstream_faults.refusal(

@@ -38,7 +38,7 @@ def in_band(failed: Failed, *, same_dialect: bool) -> Fault:
         status = int(code)
     return Fault(
         FaultKind.UPSTREAM_ERROR,
-        plain(failed.message),
+        plain(failed.message) or "the upstream reported an error",
         code=code if code and len(code) <= _CODE_LIMIT else None,
         status=status,
         error=failed.error if same_dialect else None,

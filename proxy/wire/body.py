@@ -5,6 +5,7 @@ Backends answer a stream request with one JSON document, a plain one with events
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,7 +15,7 @@ from proxy.wire.jsonarray import ArrayDecoder
 from proxy.wire.jsondoc import decode
 from proxy.wire.jsonscan import JsonScan
 from proxy.wire.ndjson import NdjsonDecoder
-from proxy.wire.sse import Frame, SseDecoder
+from proxy.wire.sse import Frame, Overfull, SseDecoder
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK_LIMIT = 65_536  # white space before the first significant byte; what begins with more is read as events
@@ -61,26 +62,36 @@ class BodyReader:
         return self._sse.comments
 
     @property
+    def odd(self) -> deque[tuple[int, Quirk | bytes]]:
+        """What was odd about the last bytes, each with the number of frames before it; see `settle`."""
+        return self._sse.odd
+
+    def settle(self, count: int | None = None) -> None:
+        """Take note of what was odd before the frame of this number; None: of all."""
+        self._sse.settle(count)
+
+    @property
     def leftover(self) -> bytes:
         """What was no frame: lines that were no fields of an event (relays write their error there, without `data:`),
         or what stood behind the array."""
         return bytes(self._array.leftover if self.kind == "array" else self._sse.leftover)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Frames completed by `data`. Raises Fault (limits)."""
+        """Frames completed by `data`. Raises Overfull or Fault (limits)."""
         if self.kind == "events":
             return self._sse.feed(data)
         if self.kind == "array":
             return self._array.feed(data)
         if self.kind == "lines":
-            if not self._first_line_seen:
-                self._parts.append(data)
-            return self._whole_lines(self._lines.feed(data))
+            return self._lines.feed(data) if self._first_line_seen else self._first_line(data)
         self._parts.append(data)
         self._size += len(data)
+        return self._sniff() if self.kind == "unknown" else self._held()
+
+    def _held(self) -> list[Frame]:
         if self._size > self._document_limit:
             raise limit_fault("max_held_bytes", self._document_limit, "the upstream's reply, one JSON document,")
-        return self._sniff() if self.kind == "unknown" else []
+        return []
 
     def close(self) -> list[Frame]:
         """What was pending when the body ended."""
@@ -120,20 +131,31 @@ class BodyReader:
         else:
             self.kind = "document" if first in b"{[" else "page" if first == b"<" else "events"
         if not self.streamed:
-            return []
+            return self._held()
         self._parts.clear()
         return self.feed(head if self.kind == "events" else self._without_mark(head))
 
-    def _whole_lines(self, frames: list[Frame]) -> list[Frame]:
-        """`frames`, unless the first line shows that this is one document over several lines."""
-        if self._first_line_seen or not frames:
-            return frames
+    def _first_line(self, data: bytes) -> list[Frame]:
+        """The frames of lines, unless the first one shows that this is one document over several lines."""
+        self._parts.append(data)
+        frames: list[Frame] = []
+        at = 0
+        while at < len(data) and not frames:  # line by line: what follows may be of a document, which has no lines
+            end = data.find(b"\n", at) + 1 or len(data)
+            frames = self._lines.feed(data[at:end])
+            at = end
+        if not frames:
+            return []
         self._first_line_seen = True
         scan = JsonScan()
         scan.feed(decode(frames[0].data)[0])
         if scan.complete or not scan.prefix:
             self._parts.clear()
-            return frames
+            try:
+                return frames + self._lines.feed(data[at:])
+            except Overfull as reached:
+                reached.frames[:0] = frames
+                raise
         self.kind = "document"
         self._size = sum(len(part) for part in self._parts)
-        return []
+        return self._held()

@@ -7,6 +7,7 @@ compressed as a whole, grow 28 to 41 times (measured), so more than `_GROWTH` is
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 from proxy.faults import Fault, FaultKind, limit_fault
 
@@ -26,10 +27,10 @@ class Inflater:
         self._in = self._out = 0
         self._fresh = not self._gzip  # deflate: some servers send it raw, without the zlib header
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb; limit max_reply_bytes)."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb; limit max_reply_bytes) behind the
+        good ones."""
         self._in += len(data)
-        pieces = []
         try:
             while data:
                 if self._fresh:
@@ -43,16 +44,15 @@ class Inflater:
                 piece = self._inflate.decompress(data, _STEP)
                 data = self._inflate.unconsumed_tail or self._inflate.unused_data
                 self._out += len(piece)
-                if self._out > self._limit:
-                    raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
                 if self._out > _FREE + _GROWTH * self._in:
                     bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
                     raise Fault(FaultKind.BAD_ENCODING, bomb)
                 if piece:
-                    pieces.append(piece)
+                    yield piece
+                if self._out > self._limit:
+                    raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
         except zlib.error as error:
             raise Fault(FaultKind.BAD_ENCODING, f"the upstream's compressed body is broken: {error}") from None
-        return pieces
 
     @property
     def complete(self) -> bool:

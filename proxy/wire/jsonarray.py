@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.faults import limit_fault
-from proxy.wire.sse import Frame
+from proxy.wire.sse import Frame, overfull
 
 _BLANK = b" \t\r\n"
 _IN_STRING = re.compile(rb'["\\]')
@@ -34,7 +33,7 @@ class ArrayDecoder:
         """What came behind the array's end."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Elements completed by `data`, in order. Raises Fault (limit max_event_bytes)."""
+        """Elements completed by `data`, in order. Raises Overfull (limit max_event_bytes)."""
         frames: list[Frame] = []
         at = begin = 0
         while at < len(data) and not self._over:
@@ -62,10 +61,10 @@ class ArrayDecoder:
                     begin = at
                     self._over = self._depth < 1
         if self._over:
-            room = _LEFTOVER_LIMIT - len(self.leftover)
-            self.leftover += data[begin:].strip(_BLANK)[: max(room, 0)]
+            rest = data[begin:] if self.leftover else data[begin:].lstrip(_BLANK)
+            self.leftover += rest[: max(_LEFTOVER_LIMIT - len(self.leftover), 0)]
         else:
-            self._hold(data[begin:])
+            self._hold(data[begin:], frames)
         return frames
 
     def close(self) -> list[Frame]:
@@ -87,15 +86,17 @@ class ArrayDecoder:
             self._escaped = True
         return mark.end()
 
-    def _hold(self, data: bytes) -> None:
-        if data and (self._parts or data.strip(_BLANK)):
+    def _hold(self, data: bytes, frames: list[Frame]) -> None:
+        if not self._parts:
+            data = data.lstrip(_BLANK)
+        if data:
             self._parts.append(data)
             self._size += len(data)
             if self._size > self._limit:
-                raise limit_fault("max_event_bytes", self._limit, "one element of the upstream's stream")
+                raise overfull(frames, self._limit, "one element of the upstream's stream")
 
     def _give(self, data: bytes, frames: list[Frame]) -> None:
-        self._hold(data)
+        self._hold(data, frames)
         element = b"".join(self._parts).strip(_BLANK)
         self._parts.clear()
         self._size = 0

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 from typing import Any
 
 import orjson
 
 from proxy.model.findings import Quirk
+from proxy.wire.jsonscan import nesting
 
-_DECODER = json.JSONDecoder()
+MAX_LEVELS = 240  # of brackets: orjson writes 254 with what an event adds, Python's own reader stops below 1,000
+
+
+def _finite(source: str) -> float | None:
+    number = float(source)
+    return number if isfinite(number) else None
+
+
+# Some Python servers write a logprob of -Infinity, and no strict parser takes it: such a number becomes null.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 19  # digits of the shortest integer that 64 bits may not hold
 _LONG_INTEGER = re.compile(rb"(?:\A|[\[:, \t\r\n-])\d{19}")  # not those of an id
@@ -28,15 +39,31 @@ def load(data: bytes) -> Any:
     """
     if not has_long_integer(data):
         try:
-            return orjson.loads(data)
+            return checked(orjson.loads(data), data)
         except orjson.JSONDecodeError:
             pass
+    text = _shallow(decode(data)[0])
     try:
-        return json.loads(decode(data)[0])
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
+        return _DECODER.decode(text)
     except ValueError as error:
         raise NotJson(str(error)) from None
+
+
+def checked(document: Any, data: bytes) -> Any:
+    """`document`, which orjson read from `data`, if it can be written again. Raises NotJson for too many levels."""
+    if len(data) > 2 * MAX_LEVELS and data.count(b"[") + data.count(b"{") > MAX_LEVELS:
+        try:
+            orjson.dumps(document)
+        except orjson.JSONEncodeError:  # for its levels, or for half a character
+            _shallow(decode(data)[0])
+    return document
+
+
+def _shallow(text: str) -> str:
+    """`text`, unless its brackets are nested so deep that a parser or a writer would give up. Raises NotJson."""
+    if len(text) > 2 * MAX_LEVELS and nesting(text) > MAX_LEVELS:
+        raise NotJson(f"nested too deeply: over {MAX_LEVELS} levels")
+    return text
 
 
 def exact(document: Any, data: bytes) -> Any:
@@ -99,10 +126,11 @@ def _holds(value: Any, flagged: dict[int, Any]) -> bool:
 def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     """The documents in one event's data (one, where all is well), and what was odd. Raises NotJson."""
     try:
-        return [orjson.loads(data)], []
+        return [checked(orjson.loads(data), data)], []
     except orjson.JSONDecodeError:
         pass
     text, quirks = decode(data)
+    _shallow(text)
     found: list[Any] = []
     at = _skip_blanks(text, 0)
     try:
@@ -110,7 +138,7 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
             value, at = _DECODER.raw_decode(text, at)
             found.append(value)
             at = _skip_blanks(text, at)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotJson(str(error)) from None
     if not found:
         raise NotJson("empty")
@@ -119,9 +147,10 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     return found, quirks
 
 
-def leading_documents(data: bytes) -> tuple[list[Any], bytes]:
-    """The documents that `data` begins with, and the bytes behind them. Raises NotJson where one of them is broken."""
-    text, _ = decode(data)
+def leading_documents(data: bytes) -> tuple[list[Any], bytes, bytes]:
+    """The documents that `data` begins with, their bytes, and the bytes behind them. Raises NotJson where one is
+    broken."""
+    text = _shallow(decode(data)[0])
     found: list[Any] = []
     at = _skip_blanks(text, 0)
     try:
@@ -129,9 +158,9 @@ def leading_documents(data: bytes) -> tuple[list[Any], bytes]:
             value, at = _DECODER.raw_decode(text, at)
             found.append(value)
             at = _skip_blanks(text, at)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotJson(str(error)) from None
-    return found, text[at:].encode("utf-8", "surrogatepass")
+    return found, text[:at].encode("utf-8", "surrogatepass"), text[at:].encode("utf-8", "surrogatepass")
 
 
 def _skip_blanks(text: str, at: int) -> int:

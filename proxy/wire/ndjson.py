@@ -3,8 +3,9 @@ without its end. U+2028 is no line end. Source: github.com/ndjson/ndjson-spec; O
 
 from __future__ import annotations
 
-from proxy.faults import limit_fault
-from proxy.wire.sse import Frame
+from proxy.wire.sse import Frame, overfull
+
+_LINE = "one line of the upstream's stream"
 
 
 class NdjsonDecoder:
@@ -21,24 +22,24 @@ class NdjsonDecoder:
         return b"".join(self._parts)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Lines completed by `data`, in order. Raises Fault (limit max_event_bytes)."""
+        """Lines completed by `data`, in order. Raises Overfull (limit max_event_bytes)."""
         *lines, rest = data.split(b"\n")
         if lines and self._parts:
             self._parts.append(lines[0])
             lines[0] = b"".join(self._parts)
             self._parts.clear()
             self._size = 0
-        frames = []
+        frames: list[Frame] = []
         for line in lines:
             if len(line) > self._limit:
-                raise self._too_long()
+                raise overfull(frames, self._limit, _LINE)
             if document := line.strip():
                 frames.append(Frame(b"", document))
         if rest:
             self._parts.append(rest)
             self._size += len(rest)
             if self._size > self._limit:
-                raise self._too_long()
+                raise overfull(frames, self._limit, _LINE)
         return frames
 
     def close(self) -> list[Frame]:
@@ -46,6 +47,3 @@ class NdjsonDecoder:
         document = self.pending.strip()
         self._parts.clear()
         return [Frame(b"", document)] if document else []
-
-    def _too_long(self) -> Exception:
-        return limit_fault("max_event_bytes", self._limit, "one line of the upstream's stream")

@@ -6,13 +6,16 @@ are no fields at all (kept, since relays write their error there without `data:`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from proxy.faults import limit_fault
+from proxy.faults import Fault, limit_fault
 from proxy.model.findings import Quirk
 
 _LEFTOVER_LIMIT = 65_536
+_EVENT = "one event of the upstream's stream"
 _new_tuple = tuple.__new__
 
 
@@ -23,8 +26,24 @@ class Frame(NamedTuple):
     data: bytes
 
 
+@dataclass(slots=True, eq=False)
+class Overfull(Fault):
+    """A limit was reached. `frames` were complete before that, and count: another cut had given them already."""
+
+    frames: list[Frame] = field(default_factory=list)
+
+
+def overfull(frames: list[Frame], limit_bytes: int, what: str) -> Overfull:
+    fault = limit_fault("max_event_bytes", limit_bytes, what)
+    return Overfull(fault.kind, fault.detail, code=fault.code, status=fault.status, frames=frames)
+
+
 class SseDecoder:
-    """Events out of bytes cut anywhere. Holds at most one event of `limit_bytes` (`max_event_bytes`)."""
+    """Events out of bytes cut anywhere. Holds at most one event of `limit_bytes` (`max_event_bytes`).
+
+    What was odd about the last bytes waits in `odd`, each with the number of frames that came before it, until
+    `settle`: behind the frame that ends a reply nothing counts, wherever the network cut.
+    """
 
     def __init__(self, limit_bytes: int, note: Callable[[Quirk], None]) -> None:
         self._limit = limit_bytes
@@ -35,10 +54,12 @@ class SseDecoder:
         self._at_start = True
         self._head = b""
         self.comments = 0
+        self.odd: deque[tuple[int, Quirk | bytes]] = deque()
         self.leftover = bytearray()
+        """Lines that were no fields."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Events completed by `data`, in order. Raises Fault (limit max_event_bytes)."""
+        """Events completed by `data`, in order. Raises Overfull (limit max_event_bytes)."""
         if self._at_start:
             self._head += data
             if len(self._head) < 3 and b"\xef\xbb\xbf".startswith(self._head):
@@ -57,7 +78,7 @@ class SseDecoder:
             return []
         if self._parts:
             if b"\n\n" not in self._parts[-1][-1:] + data:
-                self._hold(data)
+                self._hold(data, [])
                 return []
             self._parts.append(data)
             data = b"".join(self._parts)
@@ -65,18 +86,27 @@ class SseDecoder:
             self._size = 0
         blocks = data.split(b"\n\n")
         rest = blocks.pop()
-        if rest:
-            self._hold(rest)
         frames: list[Frame] = []
         may_exceed = len(data) > self._limit
         for block in blocks:
             if may_exceed and len(block) > self._limit:
-                raise limit_fault("max_event_bytes", self._limit, "one event of the upstream's stream")
+                raise overfull(frames, self._limit, _EVENT)
             if block.startswith(b"data: ") and b"\n" not in block:
                 frames.append(_new_tuple(Frame, (b"", block[6:])))  # a NamedTuple's own constructor takes twice as long
             else:
                 self._block(block, frames)
+        if rest:
+            self._hold(rest, frames)
         return frames
+
+    def settle(self, count: int | None = None) -> None:
+        """Take note of what was odd before the frame of this number; None: of all."""
+        while self.odd and (count is None or self.odd[0][0] <= count):
+            _, what = self.odd.popleft()
+            if isinstance(what, Quirk):
+                self._note(what)
+            elif len(self.leftover) < _LEFTOVER_LIMIT:
+                self.leftover += what
 
     def close(self) -> list[Frame]:
         """The event that was still pending when the body ended, if any."""
@@ -88,11 +118,11 @@ class SseDecoder:
             self._block(pending, frames)
         return frames
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: bytes, frames: list[Frame]) -> None:
         self._parts.append(data)
         self._size += len(data)
-        if self._size > self._limit:
-            raise limit_fault("max_event_bytes", self._limit, "one event of the upstream's stream")
+        if self._size > self._limit + data.endswith(b"\n"):  # which may be the first of the two that end the event
+            raise overfull(frames, self._limit, _EVENT)
 
     def _block(self, block: bytes, frames: list[Frame]) -> None:
         event, lines = b"", []
@@ -108,10 +138,10 @@ class SseDecoder:
             elif name == b"event":
                 event = value
             elif name == b"error":
-                self._note(Quirk.ERROR_FIELD)
+                self.odd.append((len(frames), Quirk.ERROR_FIELD))
                 event = b"error"
                 lines.append(value)
-            elif name not in (b"id", b"retry") and len(self.leftover) < _LEFTOVER_LIMIT:
-                self.leftover += line + b"\n"
+            elif name not in (b"id", b"retry"):
+                self.odd.append((len(frames), line + b"\n"))
         if lines:
             frames.append(Frame(event, b"\n".join(lines)))

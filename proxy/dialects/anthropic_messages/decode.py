@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, unwrapped
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
@@ -98,14 +98,14 @@ class MessagesDecoder:
 
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
-        found, frames = read_document(frame.data, self._note)
+        found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames
         out: list[Delta] = []
         for document in found:
-            if isinstance(document, list) and document and isinstance(document[0], dict):
-                document = document[0]  # some gateways wrap their error in a list
+            if isinstance(document, list) and len(document) == 1:
+                document, source = unwrapped(document, source)
             self.whole = self.whole or (isinstance(document, dict) and document.get("type") == "message")
-            out += self._event(document, b"", frame.data if len(found) == 1 else None)
+            out += self._event(document, b"", source)
         for event in frames:
             out += self.feed(event)
         return out
@@ -138,7 +138,10 @@ class MessagesDecoder:
             if document is None:
                 self._note(Quirk.EMPTY_EVENT)
                 return []
-            raise BadEvent("a JSON value that is no object")
+            failure = failure_of(document)
+            if failure is None:
+                raise BadEvent("a JSON value that is no object")
+            return [failure]
         kind = document.get("type")
         if not isinstance(kind, str) or not kind:
             kind = event.decode("latin-1") or self._untyped(document)
@@ -395,8 +398,16 @@ class MessagesDecoder:
                 self._note(Quirk.FOREIGN_EVENT)
                 return []
             here = self._stray(here, wanted)
-        raw = data if document.get("index") == here.number and delta is came else None
+        index = document.get("index")
+        clean = type(index) is int and index == here.number and document.get("type") == "content_block_delta"
+        raw = data if clean and delta is came else None
+        if kind == "input_json_delta" and not isinstance(delta.get("partial_json"), str):
+            delta = {**delta, "partial_json": self._own_input(delta.get("partial_json"), data)}
         return self._of_block(here, delta, _event_fields(document, "index", "delta"), raw)
+
+    def _own_input(self, value: Any, data: bytes | None) -> str:
+        """Input of a tool that the backend runs itself, given as a value in place of its text."""
+        return "" if value is None or value == [] else _source(data, ("delta", "partial_json"))
 
     def _wanted(self, kind: Any) -> _Kind | None:
         """The kind of block that a delta belongs in; None: in any but a call."""

@@ -118,7 +118,7 @@ class _Base(Encoder):
         if piece.reasoning:
             delta = {"type": "thinking_delta", "thinking": piece.reasoning, **piece.delta}
             return self._enter(block, own) + self._add(delta, event, piece.raw)
-        if piece.delta:
+        if "type" in piece.delta:  # else they are fields beside white space, which waits
             return self._enter(block, own) + self._add(piece.delta, event)
         if extra.get("stop"):
             return self._leave() if self._open == block else b""
@@ -367,8 +367,8 @@ def error_body(fault: Fault, report: dict[str, Any] | None = None) -> bytes:
     else:
         if fault.document is not None and fault.document.get("error") is own:
             fields = {**fault.document, "type": "error"}
-        missing = {"type": _ERROR_TYPES.get(fault.public_status, "api_error"), "message": fault.detail}
-        fields["error"] = {**own, **{k: v for k, v in missing.items() if not own.get(k)}}
+        needed = {"type": _ERROR_TYPES.get(fault.public_status, "api_error"), "message": fault.detail}
+        fields["error"] = {**own, **{k: v for k, v in needed.items() if not isinstance(own.get(k), str) or not own[k]}}
     fields.pop("wholecall", None)  # an upstream's is no report of ours
     if report is not None:
         fields["wholecall"] = report

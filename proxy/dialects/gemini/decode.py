@@ -110,8 +110,8 @@ class GeminiDecoder:
             array = ArrayDecoder(len(frame.data))
             elements = (*array.feed(frame.data), *array.close())
             return [*(delta for element in elements for delta in self.feed(element)), *self.close()]
-        found, frames = read_document(frame.data, self._note)
-        source = _Source(frame.data if len(found) == 1 else None)
+        found, data, frames = read_document(frame.data, self._note)
+        source = _Source(data)
         out = [delta for document in found for delta in self._document(document, source)]
         behind = [delta for event in frames for delta in self.feed(event)]
         self.whole = len(found) == 1 and all(isinstance(delta, Done) for delta in behind)

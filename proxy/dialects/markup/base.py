@@ -156,7 +156,7 @@ class Tools:
 
     def begins(self, text: str) -> bool:
         """Whether `text` is the beginning of a declared name, with or without a namespace."""
-        text = text.lstrip()
+        text = text.strip()  # as `find` does
         if self._begins(text):
             return True
         return any(
@@ -314,11 +314,11 @@ class Cursor:
             if end - self._at > limit:
                 raise Mismatch
             word = self._window[self._at : end]
+            if watch is not None and word:
+                watch(word)  # also when it came at once: what is known must not depend on the cut
             if end < len(self._window) or self.ended:
                 self._at = end
                 return word
-            if watch is not None and word:
-                watch(word)
             yield
 
     def match(self, pattern: re.Pattern[str], limit: int) -> Steps[re.Match[str] | None]:
@@ -361,6 +361,8 @@ class Cursor:
             found = _STRING.match(self._window, self._at, self._at + limit)
             if found is not None:
                 self._at = found.end()
+                if watch is not None and len(found.group()) > 2:
+                    watch(found.group()[1:-1])
                 try:
                     return str(json.loads(found.group(), strict=False))
                 except ValueError:

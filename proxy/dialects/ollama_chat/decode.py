@@ -63,10 +63,10 @@ class OllamaDecoder:
 
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of the lines that came in its place; either with events behind it."""
-        found, frames = read_document(frame.data, self._note)
+        found, source, frames = read_document(frame.data, self._note)
         if len(found) == 1:
             self.whole = not (isinstance(found[0], dict) and found[0].get("done") is False)
-            out = self._document(found[0], frame.data)
+            out = self._document(found[0], source)
         else:
             self._note(Quirk.STREAM_FOR_JSON)
             lines = NdjsonDecoder(len(frame.data))

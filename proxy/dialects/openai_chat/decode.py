@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from proxy.dialects.base import BadEvent, Envelope, read_document
+from proxy.dialects.base import BadEvent, Envelope, read_document, unwrapped
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import (
@@ -30,7 +30,7 @@ from proxy.model.deltas import (
     verbatim_piece,
 )
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, dump, exact, join_surrogates, load, one_line
+from proxy.wire.jsondoc import NotJson, checked, decode, documents, dump, exact, join_surrogates, load, one_line
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame
 
@@ -76,8 +76,8 @@ class ChatDecoder:
         if frame.event:
             return self._named(frame)
         try:
-            document = orjson.loads(data)
-        except orjson.JSONDecodeError:
+            document = checked(orjson.loads(data), data)
+        except (orjson.JSONDecodeError, NotJson):
             return self._tolerant(data)
         if type(document) is dict:
             delta = self._fast(document, data)
@@ -87,11 +87,11 @@ class ChatDecoder:
 
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
-        found, frames = read_document(frame.data, self._note)
+        found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames
         out: list[Delta] = []
         for document in found:
-            out += self._whole(document, frame.data if len(found) == 1 else None)
+            out += self._whole(document, source)
         for event in frames:
             out += self.feed(event)
         return out
@@ -141,8 +141,8 @@ class ChatDecoder:
 
     def _whole(self, document: Any, data: bytes | None) -> list[Delta]:
         """A plain reply: the entries of its messages are marked calls, each one of its own."""
-        if isinstance(document, list) and document and isinstance(document[0], dict):
-            document = document[0]  # some gateways wrap their error in a list
+        if isinstance(document, list) and len(document) == 1:
+            document, data = unwrapped(document, data)
         if isinstance(document, dict) and isinstance(document.get("choices"), list):
             plain = [c for c in document["choices"] if isinstance(c, dict) and isinstance(c.get("message"), dict)]
             if plain and not any(isinstance(c.get("delta"), dict) for c in plain):

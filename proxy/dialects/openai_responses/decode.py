@@ -122,14 +122,14 @@ class ResponsesDecoder:
 
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
-        found, frames = read_document(frame.data, self._note)
+        found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames
         out: list[Delta] = []
         for document in found:
             self.whole = self.whole or (isinstance(document, dict) and isinstance(document.get("output"), list))
-            self._source = frame.data if len(found) == 1 else None
-            if self._source is not None:
-                document = exact(document, self._source)
+            self._source = source
+            if source is not None:
+                document = exact(document, source)
             out += self._document(document, "")
         for event in frames:
             out += self.feed(event)

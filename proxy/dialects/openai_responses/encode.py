@@ -195,7 +195,8 @@ class ResponsesEncoder(Encoder):
         self._echo |= extra
         if reason in ("length", "content_filter"):
             word = "max_output_tokens" if reason == "length" else reason
-            self._incomplete = details if isinstance(details, dict) else {"reason": word}
+            own = isinstance(details, dict) and isinstance(details.get("reason"), str)
+            self._incomplete = details if own else {"reason": word}
         if self._called:
             self._drop_blank()
         if report is not None and self._blank_dropped and Quirk.BLANK_TEXT_DROPPED.value not in report["quirks"]:
