@@ -59,7 +59,8 @@ def check(reply: Reply, value: Input, request: Request, dialect: str) -> None:
 
 def _never_proven(body: bytes, dialect: str) -> bool:
     head = body.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if head[:1] in (b"{", b"[") and dialect in ("openai-chat", "openai-responses", "anthropic-messages"):
+    streams = {"gemini": b"[", "ollama-chat": b"{"}
+    if head[:1] in (b"{", b"[") and head[:1] != streams.get(dialect):
         return False  # one whole document proves itself
     return b"\\u" not in body and not any(word in body for word in PROOFS[dialect])
 
@@ -141,7 +142,8 @@ def _messages(documents: list[Any]) -> Said:
         _is(isinstance(document, dict))
         match document.get("type"):
             case "message_start":
-                _is(document is documents[0] and not document.get("message", {}).get("content"))
+                _is(document is documents[0] and isinstance(document.get("message"), dict))
+                _is(not document["message"].get("content"))
             case "content_block_start":
                 _is(not kind and document.get("index") == started)
                 block = document.get("content_block")

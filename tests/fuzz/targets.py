@@ -9,7 +9,7 @@ from random import Random
 
 import casefile
 import markup_samples
-from fuzz import inputs, mutate, response
+from fuzz import arguments, config, framing, inputs, markup, mutate, requests, response
 from proxy.dialects import UPSTREAM_DIALECTS
 
 Mutator = Callable[[bytes, int, Random, mutate.Bytes], bytes]
@@ -43,4 +43,14 @@ def _response(dialect: str) -> Target:
     )
 
 
-TARGETS: dict[str, Target] = {one.name: one for one in (*(_response(dialect) for dialect in UPSTREAM_DIALECTS),)}
+TARGETS: dict[str, Target] = {
+    one.name: one
+    for one in (
+        *(_response(dialect) for dialect in UPSTREAM_DIALECTS),
+        Target("requests", requests.check, requests.seeds, requests.mutated),
+        Target("framing", framing.check, framing.seeds, framing.mutated),
+        Target("markup", markup.check, markup.seeds, markup.mutated),
+        Target("arguments", arguments.check, arguments.seeds, arguments.mutated),
+        Target("config", config.check, config.seeds, config.mutated),
+    )
+}

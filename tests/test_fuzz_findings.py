@@ -1,0 +1,100 @@
+"""What fuzzing found, made small: each of these inputs once broke a property of its target."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.targets import TARGETS
+
+MESSAGES = b'{"client": "anthropic-messages"}\n'
+RESPONSES = b'{"client": "openai-responses"}\n'
+SMALL = b'{"small": true, "cut": "whole"}\n'
+WHOLE = b'{"cut": "whole"}\n'
+A = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+FINDINGS = [
+    # a reader that let an exception out
+    ("what follows a document is not part of it", "openai-chat", b"{}\n[{}]:0000000000000000000"),
+    ("a reply in a list keeps its long integers", "openai-chat", b'{}\n[{"choices":[{"":9223372036854775808}]}]'),
+    (
+        "a time of creation that is no number",
+        "openai-chat",
+        b'{}\ndata:{"created":NaN,"choices":[],"id":"c","model":""}',
+    ),
+    (
+        "a thousand levels of brackets",
+        "openai-chat",
+        b'{}\ndata: {"choices":[{"delta":{"content":"a","x":' + b"[" * 1_000 + b"]" * 1_000 + b"}}]}\n\n",
+    ),
+    # an answer that a strict client cannot read
+    (
+        "an event without its type",
+        "anthropic-messages",
+        MESSAGES + b'data:{"index":0,"delta":{"type":"text_delta","text":"W"}}',
+    ),
+    (
+        "an event whose type is a list",
+        "anthropic-messages",
+        MESSAGES + b'data:{"type":[],"index":0,"delta":{"type":"text_delta","text":"W"}}',
+    ),
+    (
+        "an index that is true",
+        "anthropic-messages",
+        MESSAGES
+        + b'data:{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"a"}}\n\n'
+        + b'data:{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"b"}}\n\n'
+        + b'data:{"type":"content_block_delta","index":true,"delta":{"type":"text_delta","text":"c"}}\n\n',
+    ),
+    (
+        "the input of a block of the upstream's own, as a value",
+        "anthropic-messages",
+        MESSAGES + b'{"content_block":{"type":"x"}}{"delta":{"partial_json":{}}}data:{"type":"content_block_stop"}\n\n',
+    ),
+    ("fields beside white space", "anthropic-messages", MESSAGES + b'{"delta":{"text":"\\n","":3}}'),
+    ("an error whose message is no text", "anthropic-messages", MESSAGES + b'data:{"error":{"message":[[]]}}'),
+    ("an error of white space", "anthropic-messages", MESSAGES + b'{"error":" "}'),
+    ("an error of markup alone", "ollama-chat", b'{}\n{"error":"<"}'),
+    (
+        "an incomplete reply without its reason",
+        "openai-responses",
+        RESPONSES + b'event:response.incomplete\ndata:{"response":{"incomplete_details":{"":""}}}',
+    ),
+    (
+        "a document that is no reply, where nothing is to be changed",
+        "openai-responses",
+        b'{"client": "openai-responses", "stream": false, "annotations": "problems"}\n{"type":"response.incomplete"}',
+    ),
+    # an answer that depends on how the network cut the reply
+    (
+        "a piece that says nothing before a broken event",
+        "anthropic-messages",
+        b'{"client": "openai-responses", "cut": "whole"}\ndata:{"delta":{"type":"signature_delta"}}\n\ndata:}\n\n',
+    ),
+    ("lines behind the end", "openai-chat", WHOLE + b'data: [DONE]\n\n{"error": 1}\n\n'),
+    (
+        "lines behind the end of a good reply",
+        "openai-chat",
+        WHOLE
+        + b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+        + b'data: [DONE]\n\nerror: {"a"\n{\n\n',
+    ),
+    *(
+        (f"text before {what}", "openai-chat", SMALL + A + rest)
+        for what, rest in (
+            ("an event beyond its limit", b"data: " + b" " * 2_100 + b"\n\n"),
+            ("an event beyond its limit that does not end", b"data: " + b" " * 2_100),
+            ("a reply beyond its limit", b": x\n\n" * 12_000),
+        )
+    ),
+    ("more than is held in the first read", "openai-chat", SMALL + A * 90),
+    ("an event of just its limit", "framing", b"sse 8\ndata: xx\n\n"),
+    ("an element behind white space", "framing", b"array 3\n[    1,2]"),
+    ("a document over several lines whose second is long", "framing", b"body-lines 12\n{\n" + b" " * 12 + b'"a": 1}'),
+    ("what stands behind an array", "framing", b"array 60\n[<html><}bodstream k(i"),
+    ("a name that is whole at once and undeclared", "markup", b'\n<|tools_prefix|>{"O"'),
+    ("a name with a blank behind it", "markup", b'\n<tool_call>{"name": "now ", "arguments": {}}</tool_call>'),
+]
+
+
+@pytest.mark.parametrize(("target", "data"), [pytest.param(t, d, id=f"{t}: {name}") for name, t, d in FINDINGS])
+def test_what_fuzzing_found_holds(target: str, data: bytes) -> None:
+    TARGETS[target].check(data)
