@@ -82,6 +82,6 @@ class App:
         fault = Fault(FaultKind.UPSTREAM_ERROR, "the proxy failed; its log has the reason", code=INTERNAL, status=500)
         if entry.head_sent:
             entry.record = Record(outcome="error", status=entry.record.status, code=INTERNAL)
-            scope["state"]["connection"].abort()
+            scope["state"]["downstream"].abort()
         else:
             await respond_fault(send, entry, fault)

@@ -14,7 +14,7 @@ from proxy.model.requests import Request
 from proxy.routing.plan import RoutePlan
 from proxy.server.auth import identify, presented_key
 from proxy.server.entry import Entry
-from proxy.server.guard import Connection
+from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
 from proxy.server.metrics import CONTENT_TYPE
 from proxy.server.pump import Pump
@@ -85,8 +85,8 @@ async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
     check_encoding(headers)
     limit = config.limits.max_request_bytes
     check_length(headers, limit)
-    connection: Connection = scope["state"]["connection"]
-    if connection.request_is_whole:  # as most are by now: there is nothing to wait for
+    downstream: Downstream = scope["state"]["downstream"]
+    if downstream.request_is_whole:  # as most are by now: there is nothing to wait for
         body, _ = await read_some(receive)
         if len(body) > limit:
             raise too_large(limit)
@@ -148,8 +148,8 @@ class Completions:
             plan = find_route(config, entry, request.model)
             await self._check_tools(request, config, plan)
             entry.overhead_s += clock() - began
-            connection = scope["state"]["connection"]
-            await Pump(service, config, entry, ticket, request, plan, headers, key, connection, send).run()
+            downstream = scope["state"]["downstream"]
+            await Pump(service, config, entry, ticket, request, plan, headers, key, downstream, send).run()
         finally:
             ticket.leave()
 

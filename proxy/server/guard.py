@@ -94,8 +94,8 @@ class _ResponseTransport:
             self._transport.close()
 
 
-class Connection:
-    """What an endpoint can do with its client's connection that ASGI has no word for: `scope["state"]["connection"]`.
+class Downstream:
+    """What an endpoint can do with its client's connection that ASGI has no word for: `scope["state"]["downstream"]`.
 
     Belongs to one request and its answer.
     """
@@ -146,7 +146,7 @@ class Connection:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One client connection. What ASGI does not say of it is at `scope["state"]["connection"]`."""
+    """One client connection. What ASGI does not say of it is at `scope["state"]["downstream"]`."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._length = 0  # of the body, as announced
         self._bypassed = 0  # bytes of a body that the parser will not see
         self._deaf = False  # nothing that this client sends is listened to any more
-        self._served: list[Connection] = []  # by the requests whose answers are not complete, in order
+        self._served: list[Downstream] = []  # by the requests whose answers are not complete, in order
         self.lingering = False
         self._linger_budget = LINGER_BYTES
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -255,8 +255,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _all_lost(self) -> None:
         served, self._served = self._served, []
-        for connection in served:
-            connection.lost()
+        for downstream in served:
+            downstream.lost()
 
     def close_gently(self) -> None:
         """Close; where the request's body is still coming, only after the client had time to read the answer."""
@@ -301,9 +301,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         transport = _ResponseTransport(self, self.cycle, has_body)
         self.cycle.transport = cast(asyncio.Transport, transport)
-        connection = Connection(self, self.cycle, transport)
-        self._served.append(connection)
-        self.scope["state"]["connection"] = connection
+        downstream = Downstream(self, self.cycle, transport)
+        self._served.append(downstream)
+        self.scope["state"]["downstream"] = downstream
 
     def on_chunk_header(self) -> None:
         self._content += CHUNK_BYTES

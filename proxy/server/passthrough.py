@@ -18,7 +18,7 @@ from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
 from proxy.server.endpoints import admit, allow, check_length, entry_of, find_route, header, read_body, too_large
 from proxy.server.entry import Entry
-from proxy.server.guard import Connection
+from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
 from proxy.server.respond import ClientGone, header_block, read_some, respond
 from proxy.server.state import Service, clock
@@ -155,7 +155,7 @@ class _Passage:
         self._headers: Headers = scope["headers"]
         query: bytes = scope["query_string"]
         self._target = path + ("?" + query.decode("latin-1") if query else "")
-        self._connection: Connection = scope["state"]["connection"]
+        self._downstream: Downstream = scope["state"]["downstream"]
         self._body = body
         self._key = key
         self._receive = receive
@@ -172,7 +172,7 @@ class _Passage:
             gone = True
             task.cancel()
 
-        if not self._connection.watch(leave):
+        if not self._downstream.watch(leave):
             raise ClientGone
         try:
             await self._run(plan)
@@ -182,7 +182,7 @@ class _Passage:
             task.uncancel()
             raise ClientGone from None
         finally:
-            self._connection.watch(None)
+            self._downstream.watch(None)
 
     async def _run(self, plan: RoutePlan) -> None:
         attempt = await self._open(plan)
@@ -194,7 +194,7 @@ class _Passage:
                 raise own_key_refused(reply.status)
             await self._relay(reply, self._config.limits_for(attempt.backend).max_reply_bytes, attempt)
         finally:
-            self._connection.watch(None)
+            self._downstream.watch(None)
             attempt.came_to_nothing()
             await reply.aclose()
 
@@ -281,7 +281,7 @@ class _Passage:
             # Its status and a part of it are with the client: a broken connection is the only sign that is left.
             record.outcome = "error"
             record.code = fault.public_code if isinstance(fault, Fault) else "total_s"
-            self._connection.abort()
+            self._downstream.abort()
             return
         attempt.succeeded()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -39,7 +39,7 @@ from proxy.model.requests import Request
 from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
 from proxy.server.entry import Entry
-from proxy.server.guard import Connection
+from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
 from proxy.server.respond import header_block
 from proxy.server.state import Service, clock
@@ -100,7 +100,7 @@ class Pump:
         plan: RoutePlan,
         client_headers: Headers,
         client_key: str | None,
-        connection: Connection,
+        downstream: Downstream,
         send: Send,
     ) -> None:
         self._service = service
@@ -111,7 +111,7 @@ class Pump:
         self._plan = plan
         self._client_headers = client_headers
         self._client_key = client_key
-        self._connection = connection
+        self._downstream = downstream
         self._asgi_send = send
         first = config.backend(plan.route.backends[0])
         self._exchange = Exchange(
@@ -146,14 +146,14 @@ class Pump:
         self._task = task
         self._loop = task.get_loop()
         self._service.pumps.add(self)
-        if not self._connection.watch(self._leaves):
+        if not self._downstream.watch(self._leaves):
             self._leaves()
         self._arm()
         try:
             await self._failover()
         finally:
             self._finished = True
-            self._connection.watch(None)
+            self._downstream.watch(None)
             if self._timer is not None:
                 self._timer.cancel()
             self._service.pumps.discard(self)
@@ -330,7 +330,7 @@ class Pump:
             return True
         if len(steps) == 1 and self._head is None and isinstance(step := steps[0], commands.Send):
             began = clock()
-            if self._connection.push(step.data):
+            if self._downstream.push(step.data):
                 self._entry.overhead_s += began - self._busy_since
                 return True
         raise _Taken(steps)
@@ -372,7 +372,7 @@ class Pump:
     def _gone(self, wake: _Wake) -> list[Command]:
         if wake.why is _Why.LATE:
             self._exchange.record.code = "send_s"
-        self._connection.abort()
+        self._downstream.abort()
         return self._exchange.gone(clock())
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class Pump:
             record.outcome = "gone"
             if self._wake is not None and self._wake.why is _Why.LATE:
                 record.code = "send_s"
-            self._connection.abort()
+            self._downstream.abort()
         self._leave()
 
     def _leave(self) -> None:
