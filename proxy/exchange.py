@@ -156,8 +156,7 @@ class Exchange:
     def receive(self, data: bytes, now: float) -> list[Command]:
         """Body bytes as they came (content-encoding is undone here, bounded)."""
         if self._state == "refused":
-            self._reply.collect(data)
-            return []
+            return [] if self._reply.collect(data) else self._fail(self._reply.refusal(), now)
         if self._state != "reading":
             return []
         try:

@@ -6,7 +6,6 @@ Floor 4, below the exchange, which judges the calls and decides what the client 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -623,11 +622,15 @@ class Reply:
     def _leftover(self, data: bytes) -> Fault:
         return upstream_faults.leftover(data, self._failure_of, same_dialect=self.same_dialect)
 
-    def collect(self, data: bytes) -> None:
+    def collect(self, data: bytes) -> bool:
+        """Take in the body of an error status; False where no more of it is wanted, or can be read."""
         pieces = (data,) if self._inflater is None else self._inflater.feed(data)
-        with suppress(Fault):  # the status, and what could be read, will be told
+        try:
             for piece in pieces:
                 self._error_body += piece[: _ERROR_BODY_LIMIT - len(self._error_body)]
+        except Fault:
+            return False
+        return len(self._error_body) < _ERROR_BODY_LIMIT
 
     def refusal(self) -> Fault:
         return upstream_faults.refusal(

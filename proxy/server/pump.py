@@ -238,7 +238,7 @@ class Pump:
         try:
             reply = await self._head_of(
                 self._service.upstream.open(
-                    self._config, backend, backend.base_url + asked.path, headers.items(), asked.body
+                    self._config, backend, backend.base_url + asked.path, headers.items(), asked.body, decodes=True
                 )
             )
         except _Woken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 
@@ -14,6 +15,9 @@ from proxy.wire.encoding import Inflater, inflater
 
 __all__ = ["ErrorReply", "Headers", "Reply", "Upstream", "request_headers", "response_headers"]
 
+# So much of a compressed body is undone at once: it becomes 129 KiB at the most, as much as a read of a plain one.
+DOSE_BYTES = 128
+
 _VALUE = re.compile(rb"[\t\x20-\x7e]*")
 
 # llama-cpp-python's server answers 400 with an empty body to any other request id.
@@ -25,15 +29,36 @@ _RESPONSE_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry"
 _RESPONSE_PREFIXES = ("x-ratelimit-", "ratelimit-", "openai-", "anthropic-")
 
 
-class ErrorReply(Reply):
+class CompressedReply(Reply):
+    """A reply in a content-encoding, given out in small doses with a turn of the event loop between them: what 64 KiB
+    of a bomb become takes seconds to read, and holds 64 MiB."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, reply: Reply) -> None:
+        assert reply._connection is not None
+        super().__init__(reply._connection, reply.status, reply.raw_headers)
+        self._rest = b""
+
+    async def read(self, take: Take | None = None) -> bytes:
+        """As of any reply, but nothing goes to `take`."""
+        if self._rest:
+            await asyncio.sleep(0)
+        else:
+            self._rest = await super().read()
+        data, self._rest = self._rest[:DOSE_BYTES], self._rest[DOSE_BYTES:]
+        return data
+
+
+class ErrorReply(CompressedReply):
     """A reply whose status is no success, without the configured credentials, which a backend may quote."""
 
     __slots__ = ("_ended", "_inflater", "_masked")
 
     def __init__(self, reply: Reply, mask: Mask) -> None:
-        assert reply._connection is not None
-        fields = [(name, mask.over(value)) for name, value in reply.raw_headers]
-        super().__init__(reply._connection, reply.status, fields)
+        super().__init__(reply)
+        self.raw_headers = [(name, mask.over(value)) for name, value in reply.raw_headers]
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
         self._masked = MaskedPieces(mask)
         self._inflater: Inflater | None = None
         self._ended = False
@@ -53,7 +78,7 @@ class ErrorReply(Reply):
         """As of any reply, but nothing goes to `take`."""
         while not self._ended:
             try:
-                data = await super().read()
+                data = await (super().read() if self._inflater is not None else Reply.read(self))
             except Fault:
                 if rest := self._masked.rest():
                     return rest
@@ -83,16 +108,18 @@ class Upstream:
         body: bytes | AsyncIterator[bytes],
         *,
         method: str = "POST",
+        decodes: bool = False,
     ) -> Reply:
         """Send a request and wait for the response's head, status 200 to 599. Raises Fault, and what `body` raises.
 
-        A request that met a kept connection just as the backend closed it is sent once more.
+        `decodes`: the caller undoes the body's content-encoding. A request that met a kept connection just as the
+        backend closed it is sent once more.
         """
         limits = config.limits_for(backend)
         peer = f"backend {backend.name!r}"
         reply = await self._pool.send(peer, url, headers, body, connect_s=limits.connect_s, method=method)
         if 200 <= reply.status < 300:
-            return reply
+            return CompressedReply(reply) if decodes and "content-encoding" in reply.headers else reply
         error = ErrorReply(reply, config.mask)
         try:
             if not 200 <= reply.status <= 599:

@@ -129,7 +129,7 @@ class BodyReader:
         elif first == b"[" and self._framing == "array":
             self.kind = "array"
         else:
-            self.kind = "document" if first in b"{[" else "page" if first == b"<" else "events"
+            self.kind = "document" if first in (b"{", b"[") else "page" if first == b"<" else "events"
         if not self.streamed:
             return self._held()
         self._parts.clear()
