@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import socket
-import ssl
-import subprocess
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +19,7 @@ from proxy.model.calls import CallCheck, CheckResult
 from proxy.server.upstream import Upstream as HttpUpstream
 from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy, configuration
+from support.tls import Authority
 from support.upstream import (
     Conversation,
     Script,
@@ -648,26 +646,18 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     run(says("Hello"), test)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_a_certificate_is_checked_against_the_configured_authorities(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    )
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command.split(), *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    authority = Authority(tmp_path)
 
     async def main() -> None:
-        async with Upstream(says("Hello"), context) as up:
+        async with Upstream(says("Hello"), authority.server()) as up:
             async with Proxy(up.url) as proxy:
                 reply = await chat(proxy.port)
                 assert (reply.status, reply.error["code"]) == (502, "unreachable")
                 assert "certificate" in reply.error["message"]
-            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
             async with Proxy(up.url) as proxy:
                 assert [(await chat(proxy.port, stream=stream)).status for stream in (True, False)] == [200, 200]
             assert len(up.seen) == 2

@@ -28,6 +28,15 @@ class Received:
         return json.loads(self.body)
 
 
+@dataclass(eq=False)
+class Connection:
+    """One connection that was made; `requests` came on it so far."""
+
+    writer: asyncio.StreamWriter
+    open: bool = True
+    requests: int = 0
+
+
 @dataclass
 class Conversation:
     """The upstream's side of one connection while it answers one request."""
@@ -35,6 +44,7 @@ class Conversation:
     request: Received
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    connection: Connection
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # by the proxy
     sent: int = 0
 
@@ -44,6 +54,7 @@ class Conversation:
         except RuntimeError as error:  # uvloop: the connection is closed
             raise ConnectionResetError(str(error)) from None
         await self.writer.drain()
+        await asyncio.sleep(0)  # drain does not wait as long as the kernel takes it: a flood would stop the loop
         self.sent += len(data)
 
     async def head(self, status: int = 200, content_type: str = "text/event-stream", **headers: str) -> None:
@@ -96,7 +107,7 @@ Script = Callable[[Conversation], Awaitable[None]]
 
 class Upstream:
     """`async with Upstream(script) as up:`; the script is called for each request. `up.seen` are the requests,
-    `up.connections` how many connections were made, `up.open` how many are open."""
+    `up.connections` how many connections were made, `up.open` how many are open. `up.tasks` serve them."""
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
@@ -104,11 +115,15 @@ class Upstream:
         self.seen: list[Received] = []
         self.conversations: list[Conversation] = []
         self.connections = 0
-        self.open = 0
         self.errors: list[Exception] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._open: set[Connection] = set()
         self.port = 0
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
 
     @property
     def url(self) -> str:
@@ -124,11 +139,16 @@ class Upstream:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         if error is None and self.errors:
             raise self.errors[0]
+
+    def hang_up(self) -> None:
+        """Close every connection, whatever is going on there."""
+        for connection in self._open:
+            connection.writer.close()
 
     async def none_open(self, seconds: float = 1.0) -> None:
         """Wait until every connection has been closed. Raises TimeoutError."""
@@ -139,13 +159,16 @@ class Upstream:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         self.connections += 1
-        self.open += 1
+        connection = Connection(writer)
+        self._open.add(connection)
         try:
             while True:
-                conversation = Conversation(await _request(reader), reader, writer)
+                request = await _request(reader)
+                connection.requests += 1
+                conversation = Conversation(request, reader, writer, connection)
                 self.seen.append(conversation.request)
                 self.conversations.append(conversation)
                 await self.script(conversation)
@@ -154,7 +177,8 @@ class Upstream:
         except Exception as error:  # noqa: BLE001 - a mistake in a script: raised when the test ends
             self.errors.append(error)
         finally:
-            self.open -= 1
+            connection.open = False
+            self._open.discard(connection)
             if not writer.is_closing():
                 writer.close()
 

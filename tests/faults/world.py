@@ -1,0 +1,404 @@
+"""The proxy between a hostile upstream and hostile clients, and what must be as before once a fault is over.
+
+One proxy meets all faults of a test module, one after the other. Which backend of it is asked, and what the upstream
+does, is in the request's model: `backend/fault#who asks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import re
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvloop
+
+import casefile
+from dialect_clients import CLIENTS
+from faults.replies import CALLS, REQUEST, TEXT
+from faults.table import NOTHING, Row
+from faults.upstreams import Act, whole
+from proxy.replay.inprocess import Answer
+from support.client import Client, Reply
+from support.proxy import Proxy
+from support.upstream import Conversation, Script, Upstream
+
+PATHS = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic-messages": "/v1/messages",
+}
+# How much a fault may cost in memory besides what it takes to read it: buffers of sockets, mostly.
+MEMORY = 64 << 20
+PATIENCE_S = 60.0  # of the clients: on a machine that is busy with other things too
+
+_PROBE = "answers well#probe"
+# A schema that is no cheap one: its checks are made in the child process, which so shows that it lives.
+_PATTERN = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}}
+
+_HEADERS = {
+    "cache-control", "connection", "content-length", "content-type", "date", "openai-x", "retry-after",
+    "transfer-encoding", "x-accel-buffering", "x-request-id", "x-should-retry",
+}  # fmt: skip
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A client of this dialect that asks for a stream, or for a plain reply."""
+
+    dialect: str
+    stream: bool
+
+    def __str__(self) -> str:
+        return f"{self.dialect}, {'streamed' if self.stream else 'plain'}"
+
+    def request(self, model: str, **more: Any) -> bytes:
+        return CLIENTS[self.dialect].ask({**REQUEST, "stream": self.stream, **more}, model)
+
+    def read(self, reply: Reply) -> casefile.Reply:
+        answer = Answer(reply.status, reply.headers, bytearray(reply.body))
+        return CLIENTS[self.dialect].read(answer, self.stream)
+
+
+ASKERS = [Asker(dialect, stream) for dialect in CLIENTS for stream in (True, False)]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tasks by what they run, and open files and sockets; without those of the test's own upstream."""
+
+    tasks: Counter[str]
+    descriptors: int
+
+
+class World:
+    """The upstream answers with the script that the request's model names among `scripts`.
+
+    `backends`: their tables in the configuration, by name; the upstream's address is filled in. `secure`: by name too,
+    backends where the upstream is reached over TLS.
+    """
+
+    def __init__(
+        self,
+        scripts: Mapping[str, Script],
+        backends: Mapping[str, Mapping[str, Any]],
+        secure: Mapping[str, ssl.SSLContext] | None = None,
+        **tables: Any,
+    ) -> None:
+        self.scripts = {**scripts, "answers well": whole}
+        self.up = Upstream(self._script)
+        self._secure = {name: Upstream(self._script, context) for name, context in (secure or {}).items()}
+        self.asked: dict[str, list[Conversation]] = {}
+        self.proxy: Proxy
+        self._backends = backends
+        self._tables = tables
+
+    async def open(self) -> None:
+        for up in self._upstreams:
+            await up.__aenter__()
+        tables = {**self._backends, **{name: {"base_url": up.url} for name, up in self._secure.items()}}
+        usual = {"dialect": "openai-chat", "base_url": self.up.url}
+        backends = [{"name": name, **usual, **table} for name, table in tables.items()]
+        routes = [{"models": [f"{name}/*"], "backends": [name], "strip_prefix": f"{name}/"} for name in tables]
+        self.proxy = Proxy(**{"backends": backends, "routes": routes, **self._tables})
+        await self.proxy.__aenter__()
+        for asker in ASKERS:
+            await self.exchange(asker, f"usual/{_PROBE}")
+        await self.probe()
+        gc.collect()
+        gc.freeze()
+
+    async def close(self) -> None:
+        await self.alone()
+        await self.proxy.__aexit__(None, None, None)
+        for up in self._upstreams:
+            await up.__aexit__(None, None, None)
+        gc.unfreeze()
+
+    @property
+    def _upstreams(self) -> list[Upstream]:
+        return [self.up, *self._secure.values()]
+
+    @property
+    def connected(self) -> int:
+        """How many connections to the upstream are open."""
+        return sum(up.open for up in self._upstreams)
+
+    @property
+    def connections(self) -> int:
+        """How many were ever made."""
+        return sum(up.connections for up in self._upstreams)
+
+    async def hang_up(self) -> None:
+        """No connection to the upstream is left from before, not even an idle one."""
+        for up in self._upstreams:
+            up.hang_up()
+        assert await eventually(lambda: ["open"] * self.connected) == []
+
+    async def _script(self, c: Conversation) -> None:
+        model: str = c.request.json["model"]
+        self.asked.setdefault(model, []).append(c)
+        await self.scripts[model.partition("#")[0]](c)
+
+    # --- asking
+
+    async def exchange(self, asker: Asker, model: str, **more: Any) -> Reply:
+        async with Client(self.proxy.port) as client:
+            await client.ask(asker.request(model, **more), PATHS[asker.dialect])
+            return await client.rest(await client.head(PATIENCE_S), PATIENCE_S)
+
+    async def once_more(self, asker: Asker, model: str) -> Reply:
+        """The same on a connection to the upstream that was used before, the only one that is kept."""
+        await self.hang_up()
+        await self.exchange(asker, f"usual/{_PROBE}")
+        return await self.exchange(asker, model)
+
+    async def probe(self, times: int = 1, backend: str = "usual") -> list[str]:
+        """So many good requests at once, each with a check in the child process; what is wrong with the answers."""
+        function = {"name": "look", "parameters": _PATTERN}
+        tools = [{"type": "function", "function": function}, *REQUEST["tools"][1:]]
+        asker = Asker("openai-chat", stream=True)
+        replies = await asyncio.gather(
+            *(self.exchange(asker, f"{backend}/{_PROBE}", tools=tools) for _ in range(times))
+        )
+        return [f"the next request: {wrong}" for reply in replies for wrong in judge("whole", asker, reply)]
+
+    # --- counting
+
+    def counts(self) -> Counter[str]:
+        """What the metrics count of requests, calls and errors; equal label sets have equal keys."""
+        return Counter(dict(_counts(self.proxy.service.metrics.render().decode())))
+
+    def state(self) -> State:
+        mine = {asyncio.current_task(), *(task for up in self._upstreams for task in up.tasks)}
+        tasks = Counter(_name(task) for task in asyncio.all_tasks() if task not in mine)
+        return State(tasks, len(os.listdir("/proc/self/fd")) - 2 * self.connected)
+
+    def left_over(self, before: State) -> list[str]:
+        """What runs or is open now and was not `before`."""
+        now, service = self.state(), self.proxy.service
+        out = [f"{count} more tasks of {name}" for name, count in (now.tasks - before.tasks).items()]
+        if now.descriptors > before.descriptors:
+            out.append(f"{now.descriptors - before.descriptors} more descriptors")
+        if service.admission.running or service.pumps:
+            out.append(f"{service.admission.running} exchanges run")
+        if streams := self.proxy.metric("wholecall_streams"):
+            out.append(f"wholecall_streams is {streams:g}")
+        return out
+
+    async def settled(self, before: State) -> list[str]:
+        """What is left over once everything had time to end."""
+        wrong = await eventually(lambda: self.left_over(before))
+        return [f"left behind: {one}" for one in wrong]
+
+    async def alone(self) -> State:
+        """Nothing is left from before, not even an idle connection to the upstream; what is there then."""
+        await self.hang_up()
+        await asyncio.sleep(0.01)  # for the proxy to see it
+        self.asked.clear()
+        return self.state()
+
+    # --- one row
+
+    async def row(self, row: Row, act: Act) -> list[str]:
+        """Every cell of a hostile upstream's row that is not as the table says, in words."""
+        before = await self.alone()
+        counts = self.counts()
+        models = {asker: f"{act.backend}/{row.fault}#{asker}" for asker in ASKERS}
+        with memory() as grown:
+            if act.warm:
+                replies = [await self.once_more(asker, models[asker]) for asker in ASKERS]
+            else:
+                replies = await asyncio.gather(*(self.exchange(asker, models[asker]) for asker in ASKERS))
+            wrong = await self.settled(before)
+        if grown.bytes > MEMORY:
+            wrong.append(f"left behind: {grown.bytes >> 20} MiB of memory were needed")
+        for asker, reply in zip(ASKERS, replies, strict=True):
+            found = judge(row.sees(asker.stream), asker, reply, act.text)
+            wrong += [f"client [{asker}]: {one}" for one in found]
+        found = await eventually(lambda: [one for asker in ASKERS for one in self._upstream_sees(row, asker)])
+        wrong += [f"upstream {one}" for one in found]
+        wrong += [f"metrics: {one}" for one in differences(expected_counts(row, act), self.counts() - counts)]
+        return wrong + await self._goes_on(act.backend)
+
+    async def _goes_on(self, backend: str) -> list[str]:
+        """What is wrong with the next requests, as many as there are connections that were kept, and which they use."""
+        made, kept = self.connections, self.connected
+        wrong = await self.probe(max(1, kept), "tls" if backend == "tls" else "usual")
+        if kept and self.connections != made:
+            wrong.append(f"upstream: {self.connections - made} new connections for {kept} requests")
+        return wrong
+
+    def _upstream_sees(self, row: Row, asker: Asker) -> list[str]:
+        asked = self.asked.get(f"{row.fault}#{asker}", [])
+        want = {NOTHING: 0, "asked twice": 2}.get(row.upstream.partition(", ")[0], 1)
+        if len(asked) != want:
+            return [f"[{asker}]: asked {len(asked)} times, want {want}"]
+        if asked and row.upstream != "asked twice" and asked[-1].connection.open != row.upstream.endswith("kept"):
+            return [f"[{asker}]: the connection is {'open' if asked[-1].connection.open else 'closed'}"]
+        return []
+
+
+# --- what a client sees --------------------------------------------------------------------------------------------
+
+
+def judge(cell: str, asker: Asker, reply: Reply, text: str | None = "".join(TEXT)) -> list[str]:
+    """What falls short of the cell, in words. A reply that failed never holds a call, whole or half."""
+    if reply.broken:
+        return [f"the connection broke after {reply.body[-200:]!r}"]
+    try:
+        read = asker.read(reply)
+    except (ValueError, KeyError, TypeError) as error:
+        return [f"status {reply.status} and what no client can read ({error!r}): {reply.body[-200:]!r}"]
+    out = list(dict.fromkeys(read.noncanonical))
+    out += [f"header {name}: {value!r}" for name, value in reply.headers.items() if not _may_pass(name, value)]
+    calls = [(call.name, call.arguments) for call in read.calls.values()]
+    said = read.content.get(0, "")
+    got = _cell(read)
+    if got != cell:
+        out.append(f"{got!r}, want {cell!r}")
+    if cell == "whole":
+        want = [(name, json.loads(arguments)) for name, arguments in CALLS]
+        if [(name, json.loads(arguments)) for name, arguments in calls] != want:
+            out.append(f"calls {calls}")
+        if text is not None and said != text:
+            out.append(f"text {said!r}")
+    else:
+        if calls:
+            out.append(f"calls of a reply that failed: {calls}")
+        if text is not None and not text.startswith(said):
+            out.append(f"text {said!r}")
+        if not (isinstance(read.error, dict) and read.error.get("message")):
+            out.append(f"no error that says anything: {read.error!r}")
+    return out
+
+
+def _may_pass(name: str, value: str) -> bool:
+    """Whether a response header may come from the proxy: its own, and what it passes on from the upstream."""
+    return name in _HEADERS and value.isascii() and value.isprintable()
+
+
+def _cell(read: casefile.Reply) -> str:
+    code = read.error.get("code") or read.error.get("type") if isinstance(read.error, dict) else "no error"
+    if read.status != 200:
+        return f"{read.status} {code}"
+    if read.error is not None:
+        return f"cut: {code}"
+    return "whole" if read.done == 1 else "no end"
+
+
+# --- what the metrics say ------------------------------------------------------------------------------------------
+
+_SAMPLE = re.compile(r"wholecall_(requests|upstream_errors|tool_calls)_total\{(.*)\} (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def _counts(exposition: str) -> Iterator[tuple[str, int]]:
+    for family, labels, value in _SAMPLE.findall(exposition):
+        named = dict(_LABEL.findall(labels))
+        named.pop("route", None)
+        yield _key(family, **named), int(float(value))
+
+
+def _key(family: str, **labels: str) -> str:
+    return family + "".join(f" {name}={labels[name]}" for name in sorted(labels))
+
+
+def expected_counts(row: Row, act: Act) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for asker in ASKERS:
+        if act.warm:
+            found[_key("requests", backend="usual", dialect=asker.dialect, status="200")] += 1
+            found[_key("tool_calls", backend="usual", verdict="valid")] += len(CALLS)
+        cell = row.sees(asker.stream)
+        status = "200" if cell == "whole" or cell.startswith("cut: ") else cell.partition(" ")[0]
+        found[_key("requests", backend=act.backend, dialect=asker.dialect, status=status)] += 1
+        if cell != "whole":
+            found[_key("upstream_errors", backend=act.backend, kind=row.metrics.kind)] += 1
+        for verdict, count in row.verdicts(asker.stream).items():
+            found[_key("tool_calls", backend=act.backend, verdict=verdict)] += count
+    return found
+
+
+def differences(want: Counter[str], got: Counter[str]) -> list[str]:
+    return [f"{key}: {got[key]}, want {want[key]}" for key in sorted({*want, *got}) if got[key] != want[key]]
+
+
+# --- the machine's side --------------------------------------------------------------------------------------------
+
+
+async def eventually(wrong: Callable[[], list[str]]) -> list[str]:
+    """What is wrong still after a while; nothing as soon as nothing is.
+
+    The while is counted in turns of the event loop, which all sides share: some two seconds. That is less than an idle
+    connection is kept for, so that one which is kept is not taken for one which was closed.
+    """
+    for _ in range(400):
+        if not wrong():
+            return []
+        await asyncio.sleep(0.005)
+    return wrong()
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    return getattr(task.get_coro(), "__qualname__", "?")
+
+
+@dataclass
+class Growth:
+    """By how many bytes the process grew at most, of what was resident."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def memory() -> Iterator[Growth]:
+    grown = Growth()
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # the peak is forgotten; where that is not allowed, an earlier one stands for it
+    except OSError:
+        pass
+    before = _status("VmRSS")
+    yield grown
+    grown.bytes = _status("VmHWM") - before
+
+
+def _status(field_name: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(field_name))
+
+
+class Loop:
+    """An event loop that outlives a test; between tests it stands still."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def main() -> T:
+            return await work
+
+        return self._runner.run(main())
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def complaints(records: Sequence[logging.LogRecord]) -> list[str]:
+    """What was logged that no fault of somebody else's is worth: a trace, a warning, a mistake of ours."""
+    return [
+        f"log: {record.name}: {record.getMessage()}"
+        for record in records
+        if record.exc_info or record.levelno >= logging.WARNING
+    ]
