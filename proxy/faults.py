@@ -6,6 +6,7 @@ may be tried.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -17,6 +18,10 @@ class _Kind:
     status: int
     type: str
     transient: bool = False
+
+
+# What our own messages quote of a request (a model, a tool, a pointer) may be shown as HTML, or to a model.
+_UNSAFE = re.compile("[<>\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class FaultKind(Enum):
@@ -64,6 +69,10 @@ class Fault(Exception):
     document: dict[str, Any] | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=())
     transient: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind.value.type != "upstream_error":  # an upstream's words are made plain where they are read
+            self.detail = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", self.detail)
 
     def __str__(self) -> str:
         return f"{self.public_code}: {self.detail}"

@@ -153,3 +153,15 @@ def test_the_top_level_holds_only_what_belongs_there() -> None:
     if listed.returncode:
         pytest.skip("not a git work tree")
     assert {name.split("/")[0] for name in listed.stdout.splitlines()} == TOP_LEVEL
+
+
+def test_the_schema_library_is_used_at_one_place_and_never_by_its_meta_functions() -> None:
+    """`jsonschema_rs.meta` reaches the network even where validators do not, and all threads wait meanwhile."""
+    users = [path for path in MODULES if any(name.split(".")[0] == "jsonschema_rs" for _, name in imports(path))]
+    assert users == [PROXY / "checks" / "schema.py"]
+    for node in ast.walk(ast.parse(users[0].read_bytes())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "jsonschema_rs":
+            banned = {"meta", "is_valid", "validate", "iter_errors", "evaluate", "validator_for", "validator_cls_for"}
+            assert node.attr not in banned
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "iter_errors"

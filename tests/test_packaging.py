@@ -112,6 +112,15 @@ def test_every_dependency_has_its_reason_beside_it() -> None:
             assert before.lstrip().startswith("#"), f"no reason above {line.strip()}"
 
 
+def test_the_minor_version_of_the_schema_library_is_pinned() -> None:
+    """Its switches that keep it off the network are young: another minor version is tried before it is let in."""
+    (pinned,) = [one for one in map(Requirement, PROJECT["project"]["dependencies"]) if one.name == "jsonschema-rs"]
+    major, minor, patch = locked()["jsonschema-rs"][0].specifier.__str__()[2:].split(".")
+    assert pinned.specifier.contains(f"{major}.{minor}.{int(patch) + 1}")
+    assert not pinned.specifier.contains(f"{major}.{int(minor) + 1}.0")
+    assert not pinned.specifier.contains("0.51.0")  # the last one without `offline`
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     assert proxy.__version__ == importlib.metadata.version("wholecall")
     assert COMPOSE["services"]["proxy"]["image"] == f"wholecall:{proxy.__version__}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import uvloop
@@ -614,6 +615,50 @@ def test_response_headers_pass_by_allow_list() -> None:
         assert up.seen[0].headers["x-request-id"] == OWN_ID
 
     run(script, test)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_trailers_and_cookies_of_a_reply_stay_behind(stream: bool) -> None:
+    async def script(c: Conversation) -> None:
+        await c.head(200, "text/event-stream" if stream else "application/json", trailer="x-late, set-cookie")
+        if stream:
+            for event in (*text_events("Hello"), "[DONE]"):
+                await c.event(event)
+        else:
+            await c.chunk(completion())
+        await c.raw(b"0\r\nx-late: secret-of-the-backend\r\nset-cookie: a=b\r\nx-ratelimit-remaining: 1\r\n\r\n")
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for _ in range(2):
+            async with Client(proxy.port) as client:
+                await client.ask({**REQUEST, "stream": stream})
+                reply = await client.rest(await client.head())
+                assert (reply.status, reply.broken) == (200, False)
+                await client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                rest = reply.head + reply.body + await client.closed()
+            assert b"x-late" not in rest.lower()
+            assert b"secret-of-the-backend" not in rest
+            assert b"set-cookie" not in rest.lower()
+        assert "cookie" not in up.seen[1].headers
+
+    run(script, test)
+
+
+@pytest.mark.parametrize(
+    "model", ["../../admin", "..", "a/../../b", "a?key=1", "a#b", "a%2f..%2fb", "a\\..\\b", "http://h/x", "@h"]
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_model_stays_one_segment_of_the_path_where_it_stands_in_it(model: str, path: str) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        await ask(proxy.port, {"model": model, "messages": REQUEST["messages"], "max_tokens": 9, "input": "Hi"}, path)
+        (request,) = up.seen
+        target, _, query = request.target.partition("?")
+        assert (query, target.count("/"), target.startswith("/v1/models/")) == ("", 3, True)
+        assert target.endswith(":generateContent")
+        assert unquote(target.removeprefix("/v1/models/").removesuffix(":generateContent")) == model
+        assert request.headers["host"] == f"127.0.0.1:{up.port}"
+
+    run(failing(400), test, backend={"dialect": "gemini"})
 
 
 @pytest.mark.parametrize("sent", ["a b", "x" * 129, "a\u00e9", '{"a":1}', ""])

@@ -6,19 +6,26 @@ import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from proxy.model.commands import Record
 from proxy.server import logs
-from proxy.server.metrics import kind_label, label
+from proxy.server.entry import Entry
+from proxy.server.metrics import Metrics, kind_label, label
 from support.client import REQUEST, Client, ask, chat
-from support.proxy import Proxy
+from support.proxy import Proxy, metric
 from support.upstream import Conversation, Script, Upstream, call_events, chunk, completion, says
 
+ROOT = Path(__file__).parents[1]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"]}}}
 
 
@@ -172,6 +179,44 @@ def test_a_request_id_is_kept_only_where_it_is_harmless(incoming: bytes, kept: b
     assert logs.request_id(None) != logs.request_id(None)
 
 
+def test_bad_chunks_are_one_line_each_and_no_trace() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        with lines() as logged:
+            for _ in range(20):
+                async with Client(proxy.port) as client:
+                    head = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    await client.send(head + b"zz\r\nQUERY-SECRET\r\n")
+                    assert (await client.rest(await client.head())).status == 400
+            await proxy.quiet()
+            found = logged()
+        assert 20 <= len(found) <= 40  # the refusal, and what became of the exchange that had begun
+        assert [line for line in found if "trace" in line or line["level"] != "info"] == []
+        assert "SECRET" not in json.dumps(found)
+
+    run(says("Hello"), test)
+
+
+def test_a_name_with_a_line_end_makes_no_second_line() -> None:
+    record = logging.LogRecord("wholecall", logging.INFO, "", 0, "a\nb\u2028c\x85d\re", (), None)
+    record.fields = {"client": "x\n{}", "model": "y\u2029z"}
+    assert len(logs.JsonLines().format(record).splitlines()) == 1
+
+
+LIBRARIES = ("httpx", "httpcore", "aiohttp", "aiohttp.client", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access")
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "error"])
+def test_libraries_are_heard_from_warnings_on_whatever_our_own_level_is(level: str) -> None:
+    script = (
+        f"import logging, proxy.server.lifecycle; from proxy.server import logs; logs.set_up({level!r})\n"
+        f"print([logging.getLogger(name).isEnabledFor(logging.INFO) for name in {LIBRARIES!r}])\n"
+        "print(logging.getLogger('wholecall.x').getEffectiveLevel() == getattr(logging, "
+        f"{level.upper()!r}), logging.getLogger('anything else').isEnabledFor(logging.INFO))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines() == [str([False] * len(LIBRARIES)), "True False"]
+
+
 # --- metrics ------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +264,44 @@ def test_no_text_from_outside_becomes_a_label() -> None:
         assert text.count("wholecall_requests_total{") < 10
 
     run(script, test, routes=[{"models": ["*"], "backends": ["b0"]}])
+
+
+def test_100_000_names_of_models_make_no_series_and_leave_the_scrape_quick() -> None:
+    metrics = Metrics()
+    codes = ("code-from-outside", "\ud800", "x" * 500, "stream_cut", "max_calls")
+    for number in range(100_000):
+        entry = Entry("r", 0.0, "passthrough", "openai-chat", f"client-{number}", backend="b0", model=f"\ud800{number}")
+        entry.opened_at, entry.ended_at, entry.upstream_id = 0.0, 1.0, f"id-{number}"
+        entry.record = Record(outcome="error", status=200 + number % 2, code=codes[number % len(codes)])
+        metrics.record(entry)
+    since = time.process_time()
+    text = metrics.render().decode()
+    assert time.process_time() - since < 4 * 0.05
+    samples = [line for line in text.splitlines() if line.startswith("wholecall_")]
+    assert len(samples) < 100
+    assert metric(text, "wholecall_requests_total") == 100_000
+    assert not any(word in text for word in ("outside", "client-", "id-", "xxxx", "\ufffd", "?"))
+
+
+def test_every_label_is_one_of_the_configuration_or_of_a_fixed_list() -> None:
+    """What a metric can be told apart by: nothing else is known to stay bounded."""
+    bounded = {
+        "route",
+        "backend",
+        "dialect",
+        "status",
+        "verdict",
+        "quirk",
+        "repair",
+        "format",
+        "rule",
+        "outcome",
+        "kind",
+    }
+    metrics = Metrics()
+    names = {label for one in vars(metrics).values() for label in getattr(one, "_labelnames", ())}
+    assert names <= bounded
+    assert {"route", "backend", "status", "verdict"} <= names
 
 
 @pytest.mark.parametrize("way", ["before", "after"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from proxy.assembly.identity import give_id, made_id
@@ -153,6 +155,18 @@ def test_a_name_on_every_delta_stays_linear() -> None:
     assert slots.calls[0].size == 100_006
 
 
+def test_400_000_fragments_of_one_character_are_put_together_in_linear_time() -> None:
+    slots = Slots(0, DECLARED, lambda quirk: None)
+    slots.feed(d(0, "x", "get_tide", '{"a":"'))
+    since = time.process_time()
+    for _ in range(400_000):
+        slots.feed(d(0, None, None, "x"))
+    slots.feed(d(0, None, None, '"}'))
+    (call,) = slots.finish()
+    assert len(call.text) == 400_008
+    assert time.process_time() - since < 4 * 1.0
+
+
 @pytest.mark.parametrize(
     ("given", "name", "quirks"),
     [
@@ -164,6 +178,11 @@ def test_a_name_on_every_delta_stays_linear() -> None:
         ("functions.rm", "functions.rm", []),
         ("Get_Tide", "Get_Tide", []),
         ("__proto__", "__proto__", []),
+        ("constructor", "constructor", []),
+        ("prototype", "prototype", []),
+        ("rm\n", "rm\n", []),
+        ("get_tide\nrm", "get_tide\nrm", []),
+        ("get_tide\x00", "get_tide\x00", []),
     ],
 )
 def test_names_match_exactly_or_not_at_all(given: str, name: str, quirks: list[Quirk]) -> None:

@@ -77,10 +77,14 @@ class Checker:
         self._compiled: BoundedCache[tuple[Problem | None]] = BoundedCache(max_entries=4096, max_size=4096)
 
     async def start(self) -> None:
-        """Starts the child ahead of the first job. Raises RuntimeError if schemas could read files, OSError or
-        TimeoutError if no child can be started."""
+        """Starts the child ahead of the first job. Raises RuntimeError if schemas could read files or if no child comes
+        up, OSError if there is no program to start."""
         self_probe()
-        await self._ready_child()
+        try:
+            await self._ready_child()
+        except (TimeoutError, ValueError, asyncio.IncompleteReadError):
+            await self._end_child()
+            raise RuntimeError("the process for costly checks does not come up") from None
 
     async def close(self) -> None:
         """Ends the child; jobs still waiting fail."""
