@@ -18,6 +18,11 @@ if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null && [ "$(i
         prometheus >/dev/null; } || echo "check: apt-get failed, no real Prometheus in the tests" >&2
 fi
 
+if [ -n "${CI:-}" ]; then
+    .venv/bin/pip install --quiet --disable-pip-version-check -e '.[audit]'
+    .venv/bin/python tests/audit.py
+fi
+
 .venv/bin/ruff check
 .venv/bin/mypy
 exec .venv/bin/pytest -q "$@"

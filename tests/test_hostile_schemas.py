@@ -14,6 +14,7 @@ import uvloop
 
 from proxy.faults import FaultKind
 from proxy.server.lifecycle import run as run_process
+from proxy.server.state import Service
 from proxy.server.supervisor import EXIT_NOT_STARTED, bind
 from support.client import REQUEST, ask, chat
 from support.proxy import Proxy, configuration
@@ -158,24 +159,39 @@ def test_a_schema_that_does_not_compile_is_400_with_tool_and_pointer(path: str, 
 # --- the library --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["proxy.server.checker.self_probe", "proxy.checks.child.self_probe"])
-def test_a_library_that_reads_files_keeps_the_process_from_starting(
+def fails() -> None:
+    raise RuntimeError("it reads files")
+
+
+@pytest.mark.parametrize("where", ["here", "in the child"])
+def test_a_library_that_reads_files_keeps_the_checks_from_starting(
     where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if where.startswith("proxy.checks"):  # the child's own look: a copy of the package in which it fails
-        package = tmp_path / "proxy"
-        package.symlink_to(Path(__file__).parents[1] / "proxy")
-        (tmp_path / "sitecustomize.py").write_text(
-            "import proxy.checks.schema as schema\n"
-            "def fails():\n    raise RuntimeError('reads files')\n"
-            "schema.self_probe = fails\n"
+    if where == "here":
+        monkeypatch.setattr("proxy.server.checker.self_probe", fails)
+    else:  # the child imports a package in which it fails
+        (tmp_path / "proxy").symlink_to(Path(__file__).parents[1] / "proxy")
+        broken = (
+            "import proxy.checks.schema as schema\ndef fails():\n    raise RuntimeError\nschema.self_probe = fails\n"
         )
+        (tmp_path / "sitecustomize.py").write_text(broken)
         monkeypatch.setattr("proxy.server.checker._PACKAGE_FOLDER", str(tmp_path))
-    else:
 
-        def fails() -> None:
-            raise RuntimeError("reads files")
+    async def main() -> None:
+        service = Service(configuration("http://127.0.0.1:1/v1"))
+        try:
+            with pytest.raises(RuntimeError, match=r"reads files|does not come up"):
+                await service.start()
+        finally:
+            await service.aclose()
 
-        monkeypatch.setattr(where, fails)
+    uvloop.run(main())
+
+
+def test_checks_that_do_not_start_keep_the_process_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(_service: Service) -> None:
+        fails()
+
+    monkeypatch.setattr(Service, "start", start)
     config = configuration("http://127.0.0.1:1/v1")
     assert run_process(lambda: config, config, bind(config)) == EXIT_NOT_STARTED

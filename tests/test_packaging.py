@@ -22,6 +22,7 @@ from packaging.version import Version
 import dashboard
 import proxy
 from dockerfile import Instruction, stages
+from proxy.config import from_document
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -296,6 +297,37 @@ def test_every_path_that_a_file_names_exists(name: str) -> None:
     text = (ROOT / name).read_text()
     for path in re.findall(r"(?<![\w./-])(?:\./)?((?:config|tests|proxy|\.ci)/[\w./-]*\w)", text):
         assert (ROOT / path).exists() or path == "tests/clients/node_modules", f"{name} names {path}"
+
+
+def test_the_readmes_key_gets_its_client_in(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^ *(.*hash-key)$", (ROOT / "README.md").read_text(), flags=re.M)
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    config = from_document(
+        {
+            "backends": [{"name": "a", "dialect": "openai-chat", "base_url": "http://127.0.0.1:1/v1"}],
+            "clients": [{"name": "c", "key": done.stdout.strip()}],
+        },
+        {},
+    )
+    assert config.client_for((tmp_path / "client.key").read_text().strip()) is not None
+
+
+def test_every_command_that_the_readme_names_exists() -> None:
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`?wholecall ([a-z-]+)", text)) - {"serves"}
+    assert {"serve", "check-config", "hash-key", "replay", "explain", "demo"} <= named
+    told = run(BIN / "wholecall", "--help")
+    assert [name for name in named if not re.search(rf"^  {name} ", told, flags=re.M)] == []
 
 
 def readme_commands() -> list[str]:
