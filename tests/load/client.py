@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -35,7 +36,7 @@ class Seen:
     broken: bool = False
     began: float = 0.0
     head_at: float = 0.0
-    ended: float = 0.0  # these three of the loop's clock
+    ended: float = 0.0  # these three of the monotonic clock
     verdicts: Counter[str] = field(default_factory=Counter)
     sides: set[str] = field(default_factory=set)  # the upstreams that its words came from
     problems: list[str] = field(default_factory=list)
@@ -77,10 +78,9 @@ class Connection:
 
 async def exchange(connection: Connection, port: int, job: Job, random: Random, has: Has) -> Seen:
     """One job, carried out and judged. Raises OSError where there is no connection to be had: then nothing was sent."""
-    loop = asyncio.get_running_loop()
     slow = job.kind == "long"
     reader, writer = await connection.to(port, slow)
-    seen = Seen(job, began=loop.time())
+    seen = Seen(job, began=time.monotonic())
     body = CLIENTS[job.client].ask(job.request, job.model) if job.kind != "unreadable" else b'{"model": '
     head = f"POST {PATHS[job.client]} HTTP/1.1\r\nhost: load\r\nx-request-id: {job.token}\r\n"
     keeps = False
@@ -95,7 +95,7 @@ async def exchange(connection: Connection, port: int, job: Job, random: Random, 
         seen.broken = True
     except TimeoutError:
         seen.problems.append("no end")
-    seen.ended = loop.time()
+    seen.ended = time.monotonic()
     if not keeps:
         connection.close()
     if not seen.broken and job.kind not in LEAVES:
@@ -119,7 +119,7 @@ async def _leave(reader: asyncio.StreamReader, seen: Seen, random: Random, has: 
 async def _read(reader: asyncio.StreamReader, seen: Seen, slow: bool, random: Random) -> bool:
     """Whether the connection can be used again."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    seen.head_at = asyncio.get_running_loop().time()
+    seen.head_at = time.monotonic()
     fields = (line.partition(":") for line in head.split("\r\n")[1:] if line)
     seen.headers = {name.lower(): value.strip() for name, _, value in fields}
     seen.status = int(head.split(" ", 2)[1])

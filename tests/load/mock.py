@@ -201,6 +201,8 @@ class Mock:
         head = b"HTTP/1.1 %d OK\r\ncontent-type: %b\r\n" % (status, media)
         head += b"transfer-encoding: chunked\r\n\r\n" if chunked else b""
         for step in steps:
+            if writer.transport.is_closing():
+                return False
             if isinstance(step, float):
                 if await _left(reader, step):
                     return False
