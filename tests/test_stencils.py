@@ -160,19 +160,42 @@ def said(case: Case, mode: str, events: list[bytes], live: bool) -> Any:
     mode=st.sampled_from(sorted(MODES)),
     live=st.booleans(),
     ascii_only=st.booleans(),
+    compact=st.integers(0, 2**17 - 1),
+    together=st.booleans(),
 )
 def test_an_answer_is_the_same_without_stencils(
-    chunks: list[Any], finish: str | None, last: int, mode: str, live: bool, ascii_only: bool
+    chunks: list[Any],
+    finish: str | None,
+    last: int,
+    mode: str,
+    live: bool,
+    ascii_only: bool,
+    compact: int,
+    together: bool,
 ) -> None:
+    """`compact`: bit n is set where event n has no blanks between its members. `together`: all come in one read."""
     case = next(case for case in CASES if case.id == "after-done")
     events = []
-    for one in [*BEGINNING, *chunks, chunk({}, finish, x=last)]:
+    for number, one in enumerate([*BEGINNING, *chunks, chunk({}, finish, x=last)]):
+        separators = (",", ":") if compact >> number & 1 else (", ", ": ")
         try:
-            text = json.dumps(one, ensure_ascii=ascii_only).encode()
+            text = json.dumps(one, ensure_ascii=ascii_only, separators=separators).encode()
         except UnicodeEncodeError:
-            text = json.dumps(one).encode()
+            text = json.dumps(one, separators=separators).encode()
         events.append(b"data: " + text + b"\n\n")
+    if together:
+        events = [b"".join(events)]
     found = said(case, mode, events, live)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("proxy.dialects.openai_chat.decode.Stencils", Nothing)
         assert said(case, mode, events, live) == found
+
+
+def test_fragments_of_a_call_in_two_spellings_keep_their_order_when_they_come_together() -> None:
+    case = next(case for case in CASES if case.id == "after-done")
+    text = json.dumps({"city": "one two three four five six seven eight nine ten eleven twelve"})
+    head = fragment(0, "", id="c0", type="function", name="get_x")
+    chunks = [head, *(fragment(0, text[at : at + 4]) for at in range(0, len(text), 4)), chunk({}, "tool_calls")]
+    spelt = [json.dumps(one, separators=((",", ":"), (", ", ": "))[n // 2 % 2]) for n, one in enumerate(chunks)]
+    reply, *_ = said(case, "annotate", ["".join(f"data: {one}\n\n" for one in spelt).encode()], live=False)
+    assert [call.arguments for call in reply.calls.values()] == [text]

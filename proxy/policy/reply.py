@@ -243,17 +243,19 @@ class Reply:
         call = choice.slots.find(stencil.index)
         if call is None:
             return None
-        stencil.texts = []
+        # Events of another form for the same call share its list: the order in which they came is the text's.
+        stencil.texts = next((other.texts for other, _, grown in self._growing if grown is call), [])
         self._growing.append((stencil, choice.slots, call))
         return stencil.texts
 
     def _end_growing(self) -> None:
         size = 0
         for stencil, slots, call in self._growing:
-            assert stencil.texts is not None
+            texts, stencil.texts = stencil.texts, None
+            assert texts is not None
             before = call.size
-            slots.grow(call, stencil.texts)
-            stencil.texts = None
+            slots.grow(call, texts)
+            texts.clear()  # of another stencil too, perhaps
             size += call.size - before
             if stencil is self._newest:
                 slots.make_current(call)

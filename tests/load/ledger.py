@@ -19,8 +19,8 @@ Line = Mapping[str, Any]  # of the log: an exchange's
 
 @dataclass(slots=True)
 class Ledger:
-    """`kills`: when workers were killed, of the monotonic clock. Only exchanges that ran at such a moment may break, and
-    nobody knows how far the worker came with them: they are kept apart."""
+    """`kills`: when workers were killed, of the monotonic clock. Only exchanges that ran at such a moment may break;
+    nobody knows how far the worker came with them, so they are kept apart."""
 
     kills: list[float] = field(default_factory=list)
     sent: Counter[str] = field(default_factory=Counter)  # by kind
