@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
         # Control characters and folded lines in a field's value, which RFC 9112 (5.2) has us read as a blank. Who
-        # passes a value on looks at it; NUL is refused below.
+        # passes a value on looks at it. NUL, and a blank before the colon, are refused below.
         self._parser.set_dangerous_leniencies(lenient_headers=True)
 
     # --- the request -------------------------------------------------------------------------------------------
@@ -132,16 +132,10 @@ class Connection(asyncio.Protocol):
 
         Raises _Stale, Fault, and what `body` raises; the connection is closed then.
         """
-        self._peer = peer
-        self._head_only = method == "HEAD"
-        self._state = _State.HEAD
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = self._framing_bytes = self._unread_bytes = 0
-        self._interim = self._until_close = self._keep_alive = False
-        self._error: Exception | None = None
-        self._refusal = ""
-        self._surplus_from: int | None = None
+        self._begin(peer, method)
         try:
+            if self._transport.is_closing():  # a new one that spoke first, or was closed at once
+                raise self._fault(FaultKind.UNREACHABLE, "broke the connection before it was asked")
             if isinstance(body, bytes):
                 self._transport.writelines((head, body) if body else (head,))
             else:
@@ -149,7 +143,7 @@ class Connection(asyncio.Protocol):
                 self._upload = self._pool.loop.create_task(self._send(body, length))
             while self._state is _State.HEAD:
                 await self._wait()
-            if self._state is _State.CLOSED:
+            if self._status is None:
                 assert self._error is not None
                 raise self._error
         except BaseException:
@@ -158,6 +152,19 @@ class Connection(asyncio.Protocol):
         if self._upload is not None and self._status >= 300:
             self._upload.cancel()  # it has been refused before it was whole
         return Reply(self, self._status, self._fields)
+
+    def _begin(self, peer: str, method: str) -> None:
+        """Nothing of the response is known yet."""
+        self._state = _State.HEAD
+        self._peer = peer
+        self._head_only = method == "HEAD"
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._status: int | None = None
+        self._head_bytes = self._framing_bytes = self._unread_bytes = 0
+        self._interim = self._until_close = self._keep_alive = False
+        self._error: Exception | None = None
+        self._refusal = ""
+        self._surplus_from: int | None = None
 
     async def _send(self, body: AsyncIterator[bytes], length: int | None) -> None:
         """Send a body that comes in pieces, no faster than the backend takes it."""
@@ -170,6 +177,8 @@ class Connection(asyncio.Protocol):
                     return
                 if left is not None:
                     left -= len(piece)
+                    if left < 0:
+                        break
                     self._transport.write(piece)
                 elif piece:
                     self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
@@ -241,7 +250,7 @@ class Connection(asyncio.Protocol):
             elif state is _State.HEAD:
                 self._feed_head(data)
             else:  # nobody asked for it
-                self._end_idle()
+                self._end("broke")
                 return
             broken = bool(self._refusal)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -253,7 +262,7 @@ class Connection(asyncio.Protocol):
             self._framing_bytes = 0
             whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
-            if self._state is not _State.HEAD:
+            if whole and self._state is not _State.HEAD:
                 self._hand_out(whole)
         elif state is _State.BODY:
             self._framing_bytes += len(data)
@@ -290,9 +299,7 @@ class Connection(asyncio.Protocol):
             try:
                 if self._take(data):
                     return
-            except Exception as error:
-                if waiter.done():
-                    raise
+            except Exception as error:  # noqa: BLE001 - raised where the reader waits
                 waiter.set_exception(error)
                 return
         self._ready.append(data)
@@ -313,7 +320,7 @@ class Connection(asyncio.Protocol):
             return
         if len(self._fields) == MAX_FIELDS:
             self._refusal = f"sent an answer whose head has more than {MAX_FIELDS} fields"
-        elif b"\0" in value:
+        elif b"\0" in value or b" " in name:
             self._refusal = "sent an answer that is no valid HTTP"
         else:
             self._fields.append((name.lower(), value.rstrip(b" \t")))
@@ -321,11 +328,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._state is not _State.HEAD or self._refusal:
             return
-        status = self._status = self._parser.get_status_code()
-        if status == 101:
-            self._refusal = "sent an answer that is no valid HTTP"
-            return
-        if 100 <= status < 200:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:  # after 101 llhttp refuses to go on
             self._interim = True
             self._fields.clear()
             return
@@ -336,14 +340,14 @@ class Connection(asyncio.Protocol):
         if self._parser.get_http_version() not in ("1.0", "1.1"):
             self._refusal = "sent an answer that is no valid HTTP"
             return
+        self._status = status
         self._keep_alive = self._parser.should_keep_alive()
         if self._head_only:  # llhttp cannot be told, and takes what follows for a body
             self._keep_alive = False
             self._surplus_from = 0
             self._state = _State.OVER
             return
-        bare = status in (204, 304)
-        self._until_close = not (bare or codings or any(name == b"content-length" for name, _ in self._fields))
+        self._until_close = not (codings or any(name == b"content-length" for name, _ in self._fields))
         self._state = _State.BODY
 
     def on_message_complete(self) -> None:
@@ -356,33 +360,33 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        if self.origin.tls:
+            # While reading is paused TLS may not read on: uvloop 0.23 drops what waits there at the connection's end.
+            cast(Any, transport).set_read_buffer_limits(high=1)
         self._pool.open.add(self)
 
     def eof_received(self) -> None:
-        """The backend's end of the connection, in order (over TLS: with its close_notify)."""
+        """The backend ended the connection in order (over TLS: with its close_notify)."""
         if self._state is _State.BODY and self._until_close:
             self._state = _State.OVER
             self._wake()
-        self._end_idle()
-
-    def _end_idle(self) -> None:
-        """The connection is not used again."""
-        self._keep_alive = False
-        if self._state is _State.IDLE:
-            self.abort()
+        self._end("closed")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._pool.open.discard(self)
-        self._pool.forget(self)
+        self._end("broke" if error else "closed")
+        del self._parser  # they refer to each other
+
+    def _end(self, how: str) -> None:
+        """Nothing more comes over this connection."""
         self._keep_alive = False
-        if self._state is _State.BODY:
-            self._fail(self._fault(FaultKind.STREAM_CUT, "broke the connection in the middle of its reply"))
-        elif self._state is _State.HEAD:
-            what = "closed" if error is None else "broke"
-            fault = self._fault(FaultKind.UNREACHABLE, f"{what} the connection before it answered")
+        if self._state is _State.HEAD:
+            fault = self._fault(FaultKind.UNREACHABLE, f"{how} the connection before it answered")
             self._fail(_Stale() if self._reused and not self._head_bytes else fault)
+        elif self._state is _State.BODY:
+            self._fail(self._fault(FaultKind.STREAM_CUT, "broke the connection in the middle of its reply"))
         elif self._state is _State.IDLE:
-            self._state = _State.CLOSED
+            self.abort()
 
     def _fault(self, kind: FaultKind, what: str) -> Fault:
         return Fault(kind, f"{self._peer} {what}")
@@ -410,8 +414,9 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Its reply is closed: keep the connection where the next request may have it, else close it."""
         is_free = self._state is _State.OVER and self._waiter is None and self._upload is None
+        is_free = is_free and self._keep_alive and not self._transport.is_closing()
         self._ready.clear()
-        if is_free and self._keep_alive and not self._transport.is_closing():
+        if is_free and not self._transport.get_write_buffer_size():  # answered before it had read the request: odd
             self._resume()
             self._state = _State.IDLE
             self._reused = True
@@ -559,18 +564,19 @@ class Pool:
             }
         addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
         sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
+        connection = Connection(self, origin)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _, connection = await loop.create_connection(lambda: Connection(self, origin), sock=sock, **options)
+            await loop.create_connection(lambda: connection, sock=sock, **options)
         except BaseException:
+            if connection in self.open:  # it was there, which uvloop forgets and asyncio closes too politely
+                self.open.discard(connection)
+                connection.abort()
             sock.close()
             raise
         return connection
 
     def keep(self, connection: Connection) -> None:
-        if self._closed:
-            connection.abort()
-            return
         connection.idle_since = self.loop.time()
         self._idle.setdefault(connection.origin, {})[connection] = None
         if self._expiry is None:
