@@ -13,7 +13,7 @@ import uvloop
 from proxy.faults import Fault
 from proxy.server.limits import Admission, TokenBucket
 from support.client import REQUEST, Client, ask, chat
-from support.proxy import Proxy
+from support.proxy import Proxy, configuration
 from support.upstream import Conversation, Script, Upstream, chunk, says
 
 CLIENTS = [
@@ -96,11 +96,19 @@ def test_max_streams_is_503_with_retry_after_naming_the_limit() -> None:
             assert reply.error["type"] == "limit_exceeded"
             assert "2 (max_streams)" in reply.error["message"]
             assert int(reply.headers["retry-after"]) >= 1
-            assert proxy.metric("wholecall_streams") == 2
+            assert (proxy.metric("wholecall_streams"), proxy.metric("wholecall_streams_limit")) == (2, 2)
             assert (await ask(proxy.port, None, "/metrics")).status == 200
         await proxy.quiet()
         up.script = says("Hello")
         assert (await chat(proxy.port)).status == 200
+
+    run(one_word, test, limits={"max_streams": 2})
+
+
+def test_the_limit_of_streams_is_shown_as_the_last_configuration_says() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        proxy.service.reload(configuration(up.url, limits={"max_streams": 7}))
+        assert proxy.metric("wholecall_streams_limit") == 7
 
     run(one_word, test, limits={"max_streams": 2})
 

@@ -278,6 +278,7 @@ def test_two_workers_share_a_port_and_their_metrics_add_up(tmp_path: Path) -> No
                 texts = [(await ask(process.port, None, "/metrics")).body.decode() for _ in range(8)]
                 assert {metric(text, "wholecall_requests_total", status="200") for text in texts} == {40.0}
                 assert {metric(text, "wholecall_backend_up", backend="b0") for text in texts} == {1.0}
+                assert {metric(text, "wholecall_streams_limit") for text in texts} == {2000.0}
 
                 up.script = until_told
                 async with Client(process.port) as one, Client(process.port) as two, Client(process.port) as three:

@@ -61,6 +61,12 @@ class Metrics:
         self._streams = Gauge(
             "wholecall_streams", "Exchanges that run now", registry=registry, multiprocess_mode="livesum"
         )
+        self._streams_limit = Gauge(
+            "wholecall_streams_limit",
+            "Exchanges that may run at once: limits.max_streams of all workers",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self._calls = counter("tool_calls_total", "Judged tool calls", "route", "backend", "verdict")
         self._quirks = counter("quirks_total", "Mended departures from a clean stream", "backend", "quirk")
         self._repairs = counter("repairs_total", "Repairs of arguments", "backend", "repair")
@@ -88,6 +94,9 @@ class Metrics:
 
     def end(self) -> None:
         self._streams.dec()
+
+    def streams_limit(self, limit: int) -> None:
+        self._streams_limit.set(limit)
 
     def backend_up(self, backend: str, is_up: bool) -> None:
         self._series(self._up, label(backend)).set(1 if is_up else 0)

@@ -35,7 +35,7 @@ class Service:
         self.metrics = Metrics()
         self.pumps: set[Pump] = set()
         self._breakers: dict[str, Breaker] = {}
-        self._show_backends()
+        self._show_configuration()
 
     async def start(self) -> None:
         """Start ahead what would otherwise start when it is first needed. Raises RuntimeError, OSError."""
@@ -48,7 +48,7 @@ class Service:
     def reload(self, config: Config) -> None:
         """New exchanges see `config` from now on. Breakers and places in use carry over by name."""
         self.config = config
-        self._show_backends()
+        self._show_configuration()
 
     def breaker(self, backend: str) -> Breaker:
         return self._breakers.setdefault(backend, Breaker())
@@ -76,6 +76,7 @@ class Service:
         self.metrics.record(entry)
         logs.exchange(entry.log_fields)
 
-    def _show_backends(self) -> None:
+    def _show_configuration(self) -> None:
+        self.metrics.streams_limit(self.config.limits.max_streams)
         for backend in self.config.backends:
             self.show_health(backend.name)
