@@ -26,6 +26,13 @@ def queries() -> list[tuple[str, set[str]]]:
     return found
 
 
+def metrics() -> set[str]:
+    """The names of all metrics that a panel shows; a histogram's without the ending of its buckets."""
+    return {
+        name.removesuffix("_bucket") for query, _ in queries() for name in re.findall(r"\bwholecall_[a-z_]+", query)
+    }
+
+
 def label_values() -> list[tuple[str, str]]:
     """(metric, label) of each variable that lists a label's values."""
     definitions = [variable.get("definition", "") for variable in DASHBOARD["templating"]["list"]]

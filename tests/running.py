@@ -122,13 +122,17 @@ def upstream(streams: Mapping[str, Script], documents: Mapping[str, Script]) -> 
 
 
 @contextmanager
-def proxy(folder: Path, upstream_url: str, policy: str = "", arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """`wholecall serve` with one backend; gives its root URL. `policy`: lines of TOML for [policy]."""
+def proxy(
+    folder: Path, upstream_url: str, policy: str = "", arguments: tuple[str, ...] = (), routes: str = ""
+) -> Iterator[str]:
+    """`wholecall serve` with one backend; gives its root URL. `policy`: lines of TOML for [policy]; `routes`: tables
+    [[routes]] before the one for all models."""
     port = free_port()
     config = folder / "wholecall.toml"
     config.write_text(
         f'[listen]\nhost = "127.0.0.1"\nport = {port}\n\n[policy]\n{policy}\n\n'
         f'[[backends]]\nname = "scripted"\ndialect = "openai-chat"\nbase_url = "{upstream_url}"\napi_key = ""\n\n'
+        f"{routes}\n"
         '[[routes]]\nmodels = ["*"]\nbackends = ["scripted"]\n'
     )
     with (folder / "proxy.log").open("wb") as log:

@@ -23,6 +23,7 @@ import dashboard
 import proxy
 from dockerfile import Instruction, stages
 from proxy.config import from_document
+from proxy.server.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -250,8 +251,40 @@ def test_the_proxy_is_given_time_to_drain() -> None:
 # --- Prometheus and Grafana -----------------------------------------------------------------------------------------
 
 
-def test_promtool_accepts_the_scrape_configuration() -> None:
-    run(tool("promtool"), "check", "config", "config/prometheus.yml")
+def test_promtool_accepts_the_scrape_configuration_with_its_alerts() -> None:
+    shown = run(tool("promtool"), "check", "config", "config/prometheus.yml")
+    assert f"{len(rules())} rules found" in shown
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((ROOT / "config/prometheus-alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_each_alert_fires_where_it_should_and_is_silent_where_it_should_not() -> None:
+    run(tool("promtool"), "test", "rules", "tests/data/prometheus-alerts.yml")
+    tested = (ROOT / "tests/data/prometheus-alerts.yml").read_text()
+    alerts = [rule["alert"] for rule in rules() if "alert" in rule]
+    assert len(alerts) == len(set(alerts))
+    assert [name for name in alerts if f'alertname="{name}"' not in tested] == []
+
+
+def test_each_alert_says_what_is_wrong_and_what_to_do_and_how_grave_it_is() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in ("critical", "warning", "info")
+            assert rule["annotations"].keys() == {"summary", "description"}
+            what, *to_do = re.split(r"[.:] (?=[A-Z])", rule["annotations"]["summary"])
+            assert what, rule
+            assert to_do, rule
+
+
+def test_each_metric_is_on_the_dashboard() -> None:
+    exported = set(re.findall(r"^# TYPE (\w+)", Metrics().render().decode(), flags=re.M))
+    ours = {name for name in exported if name.startswith("wholecall_") and not name.endswith("_created")}
+    assert ours == dashboard.metrics()
+    # Of the process: there with one worker only, and the platform's own dashboards have them.
+    assert all(name.startswith("process_") for name in exported - ours if not name.endswith("_created"))
 
 
 def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import urllib.parse
@@ -11,27 +12,55 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dashboard
 import running
-from test_clients import DOCUMENTS, STREAMS, python_raw
+from test_clients import DOCUMENTS, END, STREAMS, chunk, python_raw
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+
+
+def leaked(name: str) -> running.Script:
+    """A reply whose call is written in the text, as Hermes models do."""
+    call = f'<tool_call>\n{{"name": "{name}", "arguments": {{"city": "Paris"}}}}\n</tool_call>'
+    return running.Script((chunk({"role": "assistant", "content": call}), chunk({}, "stop"), END[-1]))
+
+
+REPLIES = {
+    **STREAMS,
+    "leaked": leaked("get_weather"),
+    "undeclared": leaked("get_stock"),
+    "asked-again": STREAMS["blocked-early"],
+}
+ASK_AGAIN = '[[routes]]\nmodels = ["asked-again"]\nbackends = ["scripted"]\n[routes.policy]\nreask = 1'
+
+# Every panel has something to show after this, and the alerts on quality and on errors have enough to fire.
+TRAFFIC = ["interleaved"] * 5 + ["blocked"] * 3 + ["cut"] * 6 + ["leaked", "undeclared", "asked-again"]
+VERDICTS = {
+    "valid": 5 * 2 + 3 + 1 + 1,
+    "schema_violation": 3 + 1,
+    "incomplete": 6 * 2,
+}
+ALERTS = {"WholecallFaultyCalls", "WholecallUpstreamErrors"}
 
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[str]:
-    """Prometheus with the shipped scrape job, pointed at `target` and hurried; gives its root URL."""
+    """Prometheus with the shipped scrape job and alerts, pointed at `target` and hurried; gives its root URL."""
     program = shutil.which("prometheus")
     if program is None:
         if os.environ.get("CI"):
             pytest.fail("CI must have prometheus: tests/check.sh installs it")
         pytest.skip("prometheus is not installed")
-    shipped = (Path(__file__).parent.parent / "config/prometheus.yml").read_text()
     config = folder / "prometheus.yml"
-    config.write_text(shipped.replace("proxy:8081", target).replace("15s", "500ms"))
+    config.write_text((ROOT / "config" / config.name).read_text().replace("proxy:8081", target).replace("15s", "500ms"))
+    alerts = folder / "prometheus-alerts.yml"
+    alerts.write_text(re.sub(r"\bfor: \w+", "for: 0s", (ROOT / "config" / alerts.name).read_text()))
     port = running.free_port()
     command = [
         program,
@@ -52,12 +81,16 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
         running.stop(process)
 
 
-def ask(url: str, query: str) -> list[tuple[dict[str, str], float]]:
-    """An instant query: labels and number of each series."""
-    with urllib.request.urlopen(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", timeout=30) as reply:
+def api(url: str, path: str, **parameters: str) -> Any:
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=30) as reply:
         answer = json.load(reply)
     assert answer["status"] == "success"
-    return [(row["metric"], float(row["value"][1])) for row in answer["data"]["result"]]
+    return answer["data"]
+
+
+def ask(url: str, query: str) -> list[tuple[dict[str, str], float]]:
+    """An instant query: labels and number of each series."""
+    return [(row["metric"], float(row["value"][1])) for row in api(url, "query", query=query)["result"]]
 
 
 def by_label(url: str, query: str, label: str) -> dict[str, float]:
@@ -65,30 +98,43 @@ def by_label(url: str, query: str, label: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_prometheus_counts_tool_calls_by_verdict_and_the_dashboard_finds_its_series(
+def test_prometheus_counts_calls_by_verdict_fires_its_alerts_and_every_panel_finds_its_series(
     tmp_path: Path, workers: str
 ) -> None:
     with (
-        running.upstream(STREAMS, DOCUMENTS) as upstream,
-        running.proxy(tmp_path, upstream.url, arguments=("--workers", workers)) as proxy,
+        running.upstream(REPLIES, DOCUMENTS) as upstream,
+        running.proxy(tmp_path, upstream.url, arguments=("--workers", workers), routes=ASK_AGAIN) as proxy,
+        prometheus(tmp_path, proxy.removeprefix("http://")) as server,
     ):
-        for model in ["interleaved"] * 5 + ["blocked"] * 3 + ["cut"] * 2:
-            python_raw(f"{proxy}/v1", model)
-        expected = {"valid": 5 * 2 + 3, "schema_violation": 3, "incomplete": 2 * 2}
-        with prometheus(tmp_path, proxy.removeprefix("http://")) as server:
+        # An increase is one from scrape to scrape: what the first one found does not count.
+        for times in (1, 2):
+            for model in TRAFFIC:
+                python_raw(f"{proxy}/v1", model)
+            expected = {verdict: times * count for verdict, count in VERDICTS.items()}
 
             def calls() -> dict[str, float]:
                 return by_label(server, "sum by (verdict) (wholecall_tool_calls_total)", "verdict")
 
-            running.until(lambda: sum(calls().values()) >= sum(expected.values()), "the calls are in Prometheus")
+            running.until(lambda: sum(calls().values()) >= sum(expected.values()), "the calls are in Prometheus")  # noqa: B023
             assert calls() == expected
-            assert by_label(server, "wholecall_backend_up", "backend") == {"scripted": 1}
-            assert by_label(server, "sum by (backend) (wholecall_requests_total)", "backend") == {"scripted": 10}
-            # A rate needs two scrapes.
-            running.until(lambda: bool(ask(server, "rate(wholecall_requests_total[1m])")), "a second scrape")
-            for query, labels in dashboard.queries():
-                series = ask(server, query.removesuffix(" > 0"))
-                assert series, f"no data for {query}"
-                assert all(labels <= found.keys() for found, _ in series), f"the legend needs {labels}: {query}"
-            for metric, label in dashboard.label_values():
-                assert all(found.get(label) for found, _ in ask(server, metric)), f"{metric} has no label {label}"
+        assert by_label(server, "wholecall_backend_up", "backend") == {"scripted": 1}
+        requests = by_label(server, "sum by (backend) (wholecall_requests_total)", "backend")
+        assert requests == {"scripted": 2 * len(TRAFFIC)}
+
+        def firing() -> set[str]:
+            return set(by_label(server, 'ALERTS{alertstate="firing"}', "alertname"))
+
+        running.until(lambda: firing() >= ALERTS, "the alerts fire")
+        assert firing() == ALERTS
+        rules = [rule for group in api(server, "rules")["groups"] for rule in group["rules"]]
+        assert [rule for rule in rules if rule["health"] != "ok"] == []
+        for alert in api(server, "alerts")["alerts"]:
+            assert alert["annotations"]["summary"].startswith("scripted: "), alert
+            assert "<error" not in "".join(alert["annotations"].values()), "a template that does not expand"
+
+        for query, labels in dashboard.queries():
+            series = ask(server, query.removesuffix(" > 0"))
+            assert series, f"no data for {query}"
+            assert all(labels <= found.keys() for found, _ in series), f"the legend needs {labels}: {query}"
+        for metric, label in dashboard.label_values():
+            assert all(found.get(label) for found, _ in ask(server, metric)), f"{metric} has no label {label}"
