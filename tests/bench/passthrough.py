@@ -25,7 +25,8 @@ def _client() -> httpx.AsyncClient:
     if os.environ.get("TRANSPORT") == "aiohttp":
         import httpx_aiohttp
 
-        return httpx_aiohttp.HttpxAiohttpClient(timeout=60, trust_env=False, limits=limits)
+        client: httpx.AsyncClient = httpx_aiohttp.HttpxAiohttpClient(timeout=60, trust_env=False, limits=limits)
+        return client
     return httpx.AsyncClient(timeout=60, trust_env=False, limits=limits)
 
 
