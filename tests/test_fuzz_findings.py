@@ -8,8 +8,8 @@ from fuzz.targets import TARGETS
 
 MESSAGES = b'{"client": "anthropic-messages"}\n'
 RESPONSES = b'{"client": "openai-responses"}\n'
-SMALL = b'{"small": true, "cut": "whole"}\n'
-WHOLE = b'{"cut": "whole"}\n'
+SMALL = b'{"small": true, "cut": "byte"}\n'
+WHOLE = b'{"cut": "byte"}\n'
 A = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 FINDINGS = [
     # a reader that let an exception out

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import zlib
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -38,9 +39,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "type": ("text/event-stream", "application/json", "application/x-ndjson", "text/html", ""),
     "encoding": ("", "identity", "gzip", "deflate", "gzip, as said", "br", "zstd"),
     "end": ("eof", "reset"),
-    "cut": ("byte", "whole", "random"),
+    "cut": ("random", "whole", "byte"),
     "pauses": (False, True),
 }
+_EVENT = re.compile(rb".+?(?:(?:\n\n|\r\n\r\n|\r\r)[\r\n]*|\Z)", re.DOTALL)
 TURN = b"\n\x00turn\x00\n"  # between the bodies of the turns in which the model is asked again
 SMALL: dict[str, Any] = {
     "max_event_bytes": 2_048,
@@ -75,7 +77,7 @@ class Input:
     type: str = "text/event-stream"
     encoding: str = ""
     end: str = "eof"
-    cut: str = "byte"
+    cut: str = "random"
     pauses: bool = False
     seed: int = 0
     repeat: tuple[int, int] = (0, 0)
@@ -128,7 +130,7 @@ class Input:
             case "whole":
                 return [whole]
             case "byte":
-                step = 1 if len(whole) < 3_000 else max(7, len(whole) // 3_000)
+                step = 1 if len(whole) < 1_500 else 7 if len(whole) < 10_000 else len(whole) // 1_500
                 return [whole[i : i + step] for i in range(0, len(whole), step)]
         draw = random.Random(self.seed)
         edges = sorted({0, len(whole), *(draw.randint(0, len(whole)) for _ in range(draw.randint(1, 12)))})
@@ -139,15 +141,7 @@ def split_events(body: bytes) -> list[bytes]:
     """The body in pieces that a backend would write at once: events, or lines. Joined they are the body again."""
     if b"data:" not in body[:4_096] and b"\n\n" not in body:
         return [piece for piece in body.splitlines(keepends=True) if piece]
-    pieces, at = [], 0
-    while at < len(body):
-        ends = [end for end in (body.find(mark, at) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r")) if end >= 0]
-        end = min(ends) if ends else len(body)
-        while end < len(body) and body[end : end + 1] in (b"\r", b"\n"):
-            end += 1
-        pieces.append(body[at:end])
-        at = end
-    return pieces
+    return _EVENT.findall(body)
 
 
 def read(data: bytes) -> Input | None:

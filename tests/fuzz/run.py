@@ -122,7 +122,7 @@ def _fuzz(atheris: ModuleType, name: str, options: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", required=True, help="a target's name, or all: one process each, at once")
+    parser.add_argument("--target", default="all", help="a target's name, or all: one process each, at once")
     parser.add_argument("--seconds", type=int, default=0, help="wall time; 0: no end")
     parser.add_argument("--runs", type=int, default=-1, help="executions; -1: no end")
     parser.add_argument(
@@ -135,7 +135,13 @@ def main() -> int:
     parser.add_argument(
         "--smaller", metavar="FILE", type=Path, help="the same, after taking away what it does not need"
     )
+    parser.add_argument("--keep", metavar="OUT", type=Path, nargs="+", help="save what is worth keeping of these --out")
     options = parser.parse_args()
+    if options.keep:
+        from fuzz.keep import keep
+
+        keep(options.keep)
+        return 0
     if options.show or options.smaller:
         from fuzz.show import show
 
@@ -153,8 +159,7 @@ def main() -> int:
 
 def _for(name: str) -> list[str]:
     """This command line, for one target."""
-    at = sys.argv.index("--target")
-    return [*sys.argv[: at + 1], name, *sys.argv[at + 2 :]]
+    return [*sys.argv, "--target", name]  # the last one counts
 
 
 if __name__ == "__main__":
