@@ -129,6 +129,34 @@ def test_hash_key_asks_at_a_terminal_and_does_not_echo() -> None:
     assert b"wc-key" not in told
 
 
+# --- pages in a browser ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-origin", 200), ("none", 200), (None, 200)])
+def test_without_keys_no_page_of_another_site_gets_in(path: str, site: str | None, status: int) -> None:
+    """Any page may send a browser's POST with a text for its body to any address: only its answer is kept from it."""
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        headers = {"content-type": "text/plain", "origin": "https://elsewhere.example"}
+        headers |= {"sec-fetch-site": site} if site else {}
+        reply = await ask(proxy.port, PATHS[path], path, headers=headers)
+        assert reply.status == status
+        assert status == 200 or up.seen == []
+        assert "access-control-allow-origin" not in reply.headers
+
+    run(test)
+
+
+def test_with_a_key_a_page_gets_in_like_anybody() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for headers, status in (({}, 401), (HEADS, 200)):
+            reply = await ask(proxy.port, REQUEST, headers={**headers, "sec-fetch-site": "cross-site"})
+            assert reply.status == status
+
+    run(test, clients=CLIENTS)
+
+
 # --- limits of a key ----------------------------------------------------------------------------------------------
 
 

@@ -256,6 +256,45 @@ def test_only_so_many_checks_may_wait() -> None:
     with_checker(run, max_waiting=2)
 
 
+def test_clients_take_turns_so_that_one_holds_up_itself() -> None:
+    def hostile(number: int) -> Any:
+        return {**HOSTILE, "title": str(number)}
+
+    async def run(checker: Checker) -> None:
+        await checker.start()
+        bad = asyncio.create_task(checker.judge([check('{"a":"x"}', hostile(n)) for n in range(12)], "bad"))
+        await asyncio.sleep(0.02)
+        for client in ("good", "other", "good"):
+            before = checker.lost_children
+            assert (await checker.judge([check('{"a":1}')], client))[0].verdict is Verdict.VALID
+            assert checker.lost_children - before <= 2  # the one that ran already, and one turn
+        assert not bad.done()
+        bad.cancel()
+
+    with_checker(run)
+
+
+def test_only_so_many_checks_of_a_client_may_wait() -> None:
+    async def run(checker: Checker) -> None:
+        bad = asyncio.create_task(checker.judge([check('{"a":1}')] * 9, "bad"))
+        await asyncio.sleep(0)
+        assert (await checker.judge([check('{"a":1}')] * 2, "good"))[1].verdict is Verdict.VALID
+        assert [result.error and result.error.rule for result in await bad] == [None] * 2 + ["uncheckable"] * 7
+
+    with_checker(run, max_waiting=2)
+
+
+def test_behind_a_schema_that_takes_too_long_no_other_of_the_request_is_tried() -> None:
+    async def run(checker: Checker) -> None:
+        costly = [json.dumps({"allOf": [{"pattern": f"(a{{{500 + i}}}b?){{20}}"} for i in range(300)], "title": str(n)})
+                  for n in range(5)]  # fmt: skip
+        problems = await checker.compile_problems([b'{"type":"x"}', *map(str.encode, costly)])
+        assert problems[1:] == [("", TOO_COSTLY.message), None, None, None, None]
+        assert checker.lost_children == 1
+
+    with_checker(run)
+
+
 def test_a_schema_is_no_problem_where_too_many_checks_wait() -> None:
     async def run(checker: Checker) -> None:
         waiting = asyncio.create_task(checker.judge([check('{"a":1}')] * 2))

@@ -660,7 +660,7 @@ async def over(script: Script, test: Callable[[Pool, Upstream], Coroutine[Any, A
         await test(pool, up)
         await pool.aclose()
         await settled(lambda: not pool.open)
-        await settled(lambda: asyncio.all_tasks() - up._tasks <= tasks)
+        await settled(lambda: asyncio.all_tasks() - up.tasks <= tasks)
         await up.none_open(60)
 
 
@@ -1461,7 +1461,7 @@ def test_nothing_is_left_of_a_request_that_is_cancelled_whenever_it_is(
         async with Upstream(half, server_context(certificates) if kind == "tls" else None) as up:
             pool = Pool()
             assert await exchange(pool, up) == b"onetwo"
-            tasks = asyncio.all_tasks() - up._tasks
+            tasks = asyncio.all_tasks() - up.tasks
             before = -1
             done = turns = 0
             while done < 3:  # until it is over before it is cancelled
@@ -1482,7 +1482,7 @@ def test_nothing_is_left_of_a_request_that_is_cancelled_whenever_it_is(
                 turns += 1
                 done += kind == "upload" and turns > 60  # which has no end
                 await settled(lambda: len(pool.open) == sum(map(len, pool._idle.values())))
-                await settled(lambda: asyncio.all_tasks() - up._tasks <= tasks)
+                await settled(lambda: asyncio.all_tasks() - up.tasks <= tasks)
                 await settled(lambda: up.open == len(pool.open))
                 if turns == 1:
                     before = descriptors() - 2 * len(pool.open)

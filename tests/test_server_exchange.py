@@ -1075,10 +1075,10 @@ def test_the_last_character_of_a_live_call_waits_for_the_verdict(dialect: str, m
     async def test(proxy: Proxy, up: Upstream) -> None:
         judge = proxy.service.checker.judge
 
-        async def slow(jobs: Sequence[CallCheck]) -> list[CheckResult]:
+        async def slow(jobs: Sequence[CallCheck], client: str = "") -> list[CheckResult]:
             judging.set()
             await may_judge.wait()
-            return await judge(jobs)
+            return await judge(jobs, client)
 
         monkeypatch.setattr(proxy.service.checker, "judge", slow)
         path, body = LIVE[dialect]

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from hashlib import sha256
@@ -44,6 +45,8 @@ class _Lost(Enum):
     BUSY = CallError("", "uncheckable", "too many checks are waiting")
 
 
+_TOO_COSTLY: Problem = ("", _Lost.TOO_COSTLY.value.message)
+
 _Job = tuple[dict[str, Any], bytes | None, asyncio.Future[Any]]
 """What the child is asked, the digest of the schema to blame if it takes too long, and who waits."""
 
@@ -51,7 +54,8 @@ _Job = tuple[dict[str, Any], bytes | None, asyncio.Future[Any]]
 class Checker:
     """Judges calls and compiles schemas. Use it from one event loop; `close` ends the child.
 
-    `deadline_s`: CPU time of one job. `max_waiting`: jobs that may wait for the child, further ones fail.
+    `deadline_s`: CPU time of one job. `max_waiting`: jobs of one client that may wait for the child, further ones fail;
+    clients take turns, so that one's costly jobs hold up its own.
     `remember_s`: how long a schema that ran out of time is not run again. `clock`: seconds, monotonic.
     """
 
@@ -71,7 +75,9 @@ class Checker:
         self._max_schema_bytes = max_schema_bytes
         self._clock = clock
         self._child: Process | None = None
-        self._queue: asyncio.Queue[_Job] = asyncio.Queue(max_waiting)
+        self._max_waiting = max_waiting
+        self._lines: OrderedDict[str, deque[_Job]] = OrderedDict()  # what waits, by client; the next one's turn first
+        self._filled = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._condemned: BoundedCache[float] = BoundedCache(max_entries=1024, max_size=1024)
         self._compiled: BoundedCache[tuple[Problem | None]] = BoundedCache(max_entries=4096, max_size=4096)
@@ -95,8 +101,8 @@ class Checker:
         self._fail_waiting()
         await self._end_child()
 
-    async def judge(self, jobs: Sequence[CallCheck]) -> list[CheckResult]:
-        """One result a job, in their order."""
+    async def judge(self, jobs: Sequence[CallCheck], client: str = "") -> list[CheckResult]:
+        """One result a job, in their order. `client`: whose reply it is."""
         asked: list[CheckResult | asyncio.Future[Any]] = []
         pause = _Pause()
         for job in jobs:
@@ -106,7 +112,8 @@ class Checker:
                 # A cheap schema is not to blame for the time that large arguments take.
                 blamed = None if schema_is_cheap(job.schema, job.formats) else job.schema
                 size = len("".join(job.fragments))
-                asked.append(self._ask(judge_job(job, self._deadline_s * (1 + size / _SIZE_FOR_AS_MUCH_AGAIN)), blamed))
+                cpu_s = self._deadline_s * (1 + size / _SIZE_FOR_AS_MUCH_AGAIN)
+                asked.append(self._ask(judge_job(job, cpu_s), blamed, client))
             await pause.perhaps()
         results = []
         for job, one in zip(jobs, asked, strict=True):
@@ -117,50 +124,67 @@ class Checker:
             results.append(_failed(job, answer) if isinstance(answer, _Lost) else read_result(answer))
         return results
 
-    async def compile_problems(self, schemas: Sequence[bytes]) -> list[Problem | None]:
+    async def compile_problems(self, schemas: Sequence[bytes], client: str = "") -> list[Problem | None]:
         """For each schema the pointer and message of what makes it unusable, or None.
 
         None too where that cannot be found out now, which is not the schema's fault: its calls will be judged, or be
-        faulty where they cannot be.
+        faulty where they cannot be; and behind one that takes too long, since the request is refused for that one.
         """
-        problems = []
+        problems: list[Problem | None] = []
         pause = _Pause()
         for schema in schemas:
+            if _TOO_COSTLY in problems:
+                problems.append(None)
+                continue
             if len(schema) > self._max_schema_bytes or schema_is_cheap(schema):
                 problems.append(compile_problem(schema, self._max_schema_bytes))
             else:
-                problems.append(await self._compile_problem(schema))
+                problems.append(await self._compile_problem(schema, client))
             await pause.perhaps()
         return problems
 
-    async def _compile_problem(self, schema: bytes) -> Problem | None:
+    async def _compile_problem(self, schema: bytes, client: str) -> Problem | None:
         digest = sha256(schema).digest()
         known = self._compiled.get(digest)
         if known is not None:
             return known[0]
-        answer = await self._ask(compile_job(schema, self._max_schema_bytes, self._deadline_s), schema)
+        answer = await self._ask(compile_job(schema, self._max_schema_bytes, self._deadline_s), schema, client)
         if isinstance(answer, _Lost):
-            return ("", answer.value.message) if answer is _Lost.TOO_COSTLY else None
+            return _TOO_COSTLY if answer is _Lost.TOO_COSTLY else None
         problem = None if answer is None else (str(answer[0]), str(answer[1]))
         self._compiled.put(digest, (problem,), 1)
         return problem
 
     # --- the child
 
-    def _ask(self, job: dict[str, Any], blamed: bytes | None) -> asyncio.Future[Any]:
+    def _ask(self, job: dict[str, Any], blamed: bytes | None, client: str) -> asyncio.Future[Any]:
         """The answer of the child, or a `_Lost`. `blamed`: the schema that is not run again if this takes too long."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
-        try:
-            self._queue.put_nowait((job, None if blamed is None else sha256(blamed).digest(), future))
-        except asyncio.QueueFull:
+        line = self._lines.setdefault(client, deque())
+        if len(line) >= self._max_waiting:
             future.set_result(_Lost.BUSY)
+        else:
+            line.append((job, None if blamed is None else sha256(blamed).digest(), future))
+            self._filled.set()
         return future
+
+    async def _next(self) -> _Job:
+        while not self._lines:
+            self._filled.clear()
+            await self._filled.wait()
+        client, line = next(iter(self._lines.items()))
+        job = line.popleft()
+        if line:
+            self._lines.move_to_end(client)
+        else:
+            del self._lines[client]
+        return job
 
     async def _work(self) -> None:
         while True:
-            job, blamed, future = await self._queue.get()
+            job, blamed, future = await self._next()
             if future.cancelled():
                 continue
             if blamed is not None and self._clock() < (self._condemned.get(blamed) or 0.0):
@@ -179,8 +203,10 @@ class Checker:
             _answer(future, answer)
 
     def _fail_waiting(self) -> None:
-        while not self._queue.empty():
-            _answer(self._queue.get_nowait()[2], _Lost.UNAVAILABLE)
+        for line in self._lines.values():
+            for _, _, future in line:
+                _answer(future, _Lost.UNAVAILABLE)
+        self._lines.clear()
 
     async def _exchange(self, job: dict[str, Any]) -> Any:
         try:

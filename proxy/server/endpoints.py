@@ -55,6 +55,11 @@ def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> t
     if client is not None:
         entry.client = client.name
         service.admission.count_request(client.name, client.requests_per_minute, clock())
+    elif (
+        header(headers, b"sec-fetch-site") == b"cross-site"
+    ):  # browsers let any page send a POST, though not read its answer
+        what = "without clients' keys this proxy takes no requests from pages of other sites"
+        raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
     service.metrics.begin()
     if client is not None:
@@ -146,14 +151,14 @@ class Completions:
             del body
             entry.model, entry.stream = request.model, request.stream
             plan = find_route(config, entry, request.model)
-            await self._check_tools(request, config, plan)
+            await self._check_tools(request, config, plan, entry.client)
             entry.overhead_s += clock() - began
             downstream = scope["state"]["downstream"]
             await Pump(service, config, entry, ticket, request, plan, headers, key, downstream, send).run()
         finally:
             ticket.leave()
 
-    async def _check_tools(self, request: Request, config: Config, plan: RoutePlan) -> None:
+    async def _check_tools(self, request: Request, config: Config, plan: RoutePlan, client: str) -> None:
         """Raises Fault: tools that are too many or too large (413), a schema that does not compile (400, named)."""
         tools = request.tools
         if not tools:
@@ -175,7 +180,7 @@ class Completions:
         if all(config.settings_for(plan.route, backend).skip_uncompilable for backend in backends):
             return
         judged = [(name, tool.schema) for name, tool in tools.items() if tool.schema is not None]
-        problems = await self._service.checker.compile_problems([schema for _, schema in judged])
+        problems = await self._service.checker.compile_problems([schema for _, schema in judged], client)
         for (name, _), problem in zip(judged, problems, strict=True):
             if problem is not None:
                 pointer, message = problem

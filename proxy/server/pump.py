@@ -395,7 +395,9 @@ class Pump:
                         return None
                     parts = []
                     try:
-                        results = await self._unless_woken(self._service.checker.judge(jobs), _Stage.CHECKING)
+                        results = await self._unless_woken(
+                            self._service.checker.judge(jobs, self._entry.client), _Stage.CHECKING
+                        )
                     except _Woken:
                         wake, self._wake = self._wake, None
                         assert wake is not None
