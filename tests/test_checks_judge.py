@@ -63,6 +63,16 @@ def test_violations_are_told_and_nothing_is_coerced(fragments: list[str], text: 
     assert (result.verdict, result.text, result.error) == (Verdict.SCHEMA_VIOLATION, text, error)
 
 
+@pytest.mark.parametrize("schema", [None, {}, {"properties": {"room": {}}}, {"description": "x", "required": []}])
+def test_a_schema_that_says_nothing_of_its_top_wants_an_object(schema: Any) -> None:
+    assert judge(check('{"room":1}', schema=schema)).verdict is Verdict.VALID
+    for text in ('["bay"]', "5", "true", '"bay"'):
+        result = judge(check(text, schema=schema))
+        assert (result.verdict, result.text) == (Verdict.SCHEMA_VIOLATION, text)
+        assert result.error == CallError("", "type", "is not of type object")
+    assert judge(check('["bay"]', schema={"type": "array"})).verdict is Verdict.VALID
+
+
 @pytest.mark.parametrize(
     ("text", "rule", "path"),
     [
