@@ -8,7 +8,6 @@ import gc
 import os
 import shutil
 import socket
-import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -25,6 +24,7 @@ from hypothesis import strategies as st
 from proxy.faults import Fault, FaultKind
 from proxy.server import http_client
 from proxy.server.http_client import MAX_FIELDS, MAX_HEAD_BYTES, MAX_UNREAD_BYTES, Connection, Origin, Pool, Reply
+from support.tls import Authority
 from support.upstream import Conversation, Script, Upstream
 
 ORIGIN = Origin(tls=False, host="127.0.0.1", port=80)
@@ -1275,6 +1275,43 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     asyncio.run(first_is_silent())
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_all_who_ask_for_a_name_at_once_share_one_look_up(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = port = 0
+
+    async def getaddrinfo(*_: object, **__: object) -> list[Any]:
+        nonlocal lookups
+        lookups += 1
+        await asyncio.sleep(0.02)
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    async def test(pool: Pool, up: Upstream) -> None:
+        nonlocal port
+        port = up.port
+        for count in (1, 2):
+            tasks = [asyncio.create_task(exchange(pool, up, pieces(), url="http://a.example/")) for _ in range(20)]
+            await asyncio.sleep(0.001)
+            tasks[0].cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(results[0], asyncio.CancelledError)
+            if found:
+                assert results[1:] == [b"hello"] * 19
+            else:
+                assert all("does not resolve" in str(result) for result in results[1:])
+            assert lookups == count
+        alone = asyncio.create_task(exchange(pool, up, pieces(), url="http://b.example/"))
+        await asyncio.sleep(0.001)
+        alone.cancel()
+        await asyncio.gather(alone, return_exceptions=True)
+        assert len(asyncio.all_tasks() - up.tasks) == 2  # the look-up goes on for who may yet come
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    asyncio.run(over(hello, test))
+    gc.collect()
+
+
 @pytest.mark.parametrize(("number", "words"), [(errno.ETIMEDOUT, "does not answer"), (errno.EMFILE, "open files")])
 def test_what_the_system_says_of_a_connection_is_told(number: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def start_connection(*_: object, **__: object) -> socket.socket:
@@ -1314,55 +1351,46 @@ def test_a_backend_that_speaks_or_closes_before_it_is_asked_is_a_clear_fault() -
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with key.pem, right.pem (for 127.0.0.1) and wrong.pem (for another address)."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
-    folder = tmp_path_factory.mktemp("certificates")
-    for name, address in (("right", "127.0.0.1"), ("wrong", "127.0.0.2")):
-        command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a -addext subjectAltName=IP:{address}"
-        files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
-        subprocess.run([*command.split(), *files], check=True, capture_output=True)
-    subprocess.run(["openssl", "rehash", str(folder)], check=True, capture_output=True)
-    return folder
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
-def server_context(folder: Path, name: str = "right") -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    return context
-
-
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a folder of certificates")
 def test_a_backend_is_trusted_by_its_certificate_and_its_name(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(pool: Pool, up: Upstream) -> None:
+        monkeypatch.delenv("SSL_CERT_DIR", raising=False)
         fault = await fault_of(up.url)
         assert (fault.kind, fault.detail) == (
             FaultKind.UNREACHABLE,
             "backend 'b' has a TLS certificate that is not trusted",
         )
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "right.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
         assert await exchange(pool, up) == b"hello"
         assert await exchange(pool, up) == b"hello"
         assert up.connections == 1  # of those whose handshake was over
         protocol = up.conversations[0].writer.get_extra_info("ssl_object").selected_alpn_protocol()
         assert protocol == "http/1.1"
         monkeypatch.delenv("SSL_CERT_FILE")
-        monkeypatch.setenv("SSL_CERT_DIR", str(certificates))
+        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
         other = Pool()
         assert await exchange(other, up) == b"hello"
         await other.aclose()
-        monkeypatch.delenv("SSL_CERT_DIR")
 
-    async def another_name(pool: Pool, up: Upstream) -> None:
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "wrong.pem"))
+    async def untrusted(pool: Pool, up: Upstream) -> None:
         fault = await fault_of(up.url)
         assert fault.detail == "backend 'b' has a TLS certificate that is not trusted"
 
-    run(hello, test, tls=server_context(certificates))
-    run(hello, another_name, tls=server_context(certificates, "wrong"))
+    contexts = [authority.server(), authority.server("127.0.0.2"), authority.server(expired=True)]
+    for context in contexts:
+        context.set_alpn_protocols(["h2", "http/1.1"])
+    shutil.copy(authority.file, tmp_path / "authority.pem")
+    subprocess.run(["openssl", "rehash", str(tmp_path)], check=True, capture_output=True)
+    run(hello, test, tls=contexts[0])
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    for context in contexts[1:]:
+        run(hello, untrusted, tls=context)
 
 
 def test_a_backend_that_speaks_no_tls_is_a_failed_handshake() -> None:
@@ -1389,7 +1417,7 @@ def test_a_backend_that_speaks_no_tls_is_a_failed_handshake() -> None:
 
 
 def test_a_reply_over_tls_comes_whole_to_a_slow_reader_though_the_backend_has_closed(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 300_000
 
@@ -1412,12 +1440,12 @@ def test_a_reply_over_tls_comes_whole_to_a_slow_reader_though_the_backend_has_cl
         c.writer.transport.abort()
         raise ConnectionResetError
 
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "right.pem"))
-    run(script, test, tls=server_context(certificates))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    run(script, test, tls=authority.server())
 
 
 def test_a_reply_over_tls_that_lasts_until_the_end_is_cut_where_the_connection_just_ends(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cut(c: Conversation) -> None:
         await c.raw(OK + b"\r\nhello")
@@ -1433,8 +1461,8 @@ def test_a_reply_over_tls_that_lasts_until_the_end_is_cut_where_the_connection_j
         assert fault.kind is FaultKind.STREAM_CUT
         await reply.aclose()
 
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "right.pem"))
-    uvloop.run(over(cut, test, tls=server_context(certificates)))  # asyncio's own loop does not tell
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    uvloop.run(over(cut, test, tls=authority.server()))  # asyncio's own loop does not tell
 
 
 # --- cancellation -------------------------------------------------------------------------------------------------
@@ -1455,10 +1483,10 @@ async def half(c: Conversation) -> None:
 @pytest.mark.parametrize("kind", ["plain", "tls", "upload", "kept"])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_nothing_is_left_of_a_request_that_is_cancelled_whenever_it_is(
-    kind: str, loop: str, certificates: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, loop: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with Upstream(half, server_context(certificates) if kind == "tls" else None) as up:
+        async with Upstream(half, authority.server() if kind == "tls" else None) as up:
             pool = Pool()
             assert await exchange(pool, up) == b"onetwo"
             tasks = asyncio.all_tasks() - up.tasks
@@ -1491,7 +1519,7 @@ def test_nothing_is_left_of_a_request_that_is_cancelled_whenever_it_is(
             assert await exchange(pool, up) == b"onetwo"
             await pool.aclose()
 
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "right.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     uvloop.run(main()) if loop == "uvloop" else asyncio.run(main())
     gc.collect()
 

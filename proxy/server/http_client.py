@@ -482,6 +482,7 @@ class Pool:
         self.open: set[Connection] = set()
         self._idle: dict[Origin, dict[Connection, None]] = {}  # the oldest first
         self._expiry: asyncio.TimerHandle | None = None
+        self._lookups: dict[Origin, asyncio.Future[Any]] = {}
         self._context: ssl.SSLContext | None = None
         self._closed = False
 
@@ -521,6 +522,8 @@ class Pool:
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
+        for lookup in self._lookups.values():
+            lookup.cancel()
         for connection in list(self.open):
             connection.abort()
         await asyncio.sleep(0)  # the loop closes the descriptors
@@ -562,8 +565,7 @@ class Pool:
                 "server_hostname": origin.host,
                 "ssl_handshake_timeout": connect_s + 1,  # `connect_s` comes first, and closes at once
             }
-        addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-        sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
+        sock = await start_connection(await self._addresses(origin), happy_eyeballs_delay=NEXT_ADDRESS_S)
         connection = Connection(self, origin)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -575,6 +577,16 @@ class Pool:
             sock.close()
             raise
         return connection
+
+    async def _addresses(self, origin: Origin) -> Sequence[Any]:
+        """What the host's name stands for, as getaddrinfo has it. All who ask at once share one look-up: each takes one
+        of libuv's four threads, and a burst of streams would wait for them longer than `connect_s`."""
+        lookup = self._lookups.get(origin)
+        if lookup is None:
+            work = self.loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+            lookup = self._lookups[origin] = asyncio.ensure_future(work)
+            lookup.add_done_callback(lambda _: self._lookups.pop(origin))
+        return await asyncio.shield(lookup)  # who leaves does not take it from the others
 
     def keep(self, connection: Connection) -> None:
         connection.idle_since = self.loop.time()
