@@ -180,6 +180,11 @@ def test_explain_without_a_code_lists_all() -> None:
         assert code in result.output
 
 
+def test_explain_makes_the_page_of_all_codes() -> None:
+    result = invoke("explain", "--markdown")
+    assert (result.exit_code, result.output) == (0, (ROOT / "config/codes.md").read_text())
+
+
 def test_explain_offers_the_nearest_codes() -> None:
     result = invoke("explain", "indx_missing")
     assert result.exit_code == 2

@@ -86,3 +86,11 @@ def test_a_mistyped_code_gets_its_neighbour(typed: str, meant: str) -> None:
 
 def test_nonsense_gets_no_neighbour() -> None:
     assert explain.near("xyzzy") == []
+
+
+def test_the_page_of_all_codes_is_up_to_date() -> None:
+    page = (Path(__file__).parents[1] / "config/codes.md").read_text()
+    assert page == explain.markdown(), "wholecall explain --markdown > config/codes.md"
+    assert [meaning.code for meaning in explain.meanings() if f"\n| `{meaning.code}` | " not in page] == []
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert [line for line in rows if len(re.findall(r"(?<!\\)\|", line)) != 4] == [], "a bar that splits a cell"

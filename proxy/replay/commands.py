@@ -49,13 +49,17 @@ def replay(files: tuple[Path, ...], tools: Path | None, as_json: bool, mode: str
 
 @click.command()
 @click.argument("code", required=False)
-def explain(code: str | None) -> None:
+@click.option("--markdown", is_flag=True, help="All of them as a page in Markdown.")
+def explain(code: str | None, markdown: bool) -> None:
     """Say in plain words what CODE of a report or an error means; without CODE, all of them."""
     from rich.text import Text
 
     from proxy.replay import explain as codes
     from proxy.replay import show
 
+    if markdown:
+        click.echo(codes.markdown(), nl=False)
+        return
     console = show.console()
     if code is None:
         for kind, title in codes.KINDS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 
 from proxy.config import Client, Limits
@@ -143,6 +144,27 @@ def _set_by(key: str) -> str:
     table, _, name = key.rpartition(".")
     field = (Client if table else Limits).model_fields[name]
     return f"set by {table or 'limits'}.{name}, default {field.default}"
+
+
+def markdown() -> str:
+    """All codes as a page: config/codes.md is this."""
+    lines = [
+        "# Codes of reports, metrics and errors",
+        "",
+        "`wholecall explain CODE` says the same of one. Made by `wholecall explain --markdown > config/codes.md`.",
+    ]
+    for kind, title in KINDS.items():
+        lines += ["", f"## {title}", "", "| code | meaning | |", "|---|---|---|"]
+        lines += [
+            f"| `{meaning.code}` | {_escaped(meaning.text)} | {_escaped(meaning.more)} |"
+            for meaning in meanings()
+            if meaning.kind == kind
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_<|])", r"\\\1", text)
 
 
 def find(code: str) -> list[Meaning]:
