@@ -1,8 +1,9 @@
 #!/bin/sh
 # The test command: sets up what the tests need, then lints, checks types and tests.
 #   sh tests/check.sh [arguments for pytest]
-# Needs Python 3.11 (PYTHON names it if `python3` is another one). With Node the official Node client is tested too, and
-# with Prometheus a real scrape; as root on Debian both are seen to, elsewhere their tests say why they were skipped.
+# Needs Python 3.11 (PYTHON names it if `python3` is another one). With Node the official Node client is tested too, with
+# Prometheus a real scrape, with nginx a stream through it; as root on Debian these are seen to, elsewhere their tests say
+# why they were skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,10 +13,12 @@ cd "$(dirname "$0")/.."
 if command -v npm >/dev/null; then
     npm ci --prefix tests/clients --prefer-offline --silent || echo "check: npm ci failed, the Node client is not tested" >&2
 fi
-if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+missing=
+for program in prometheus nginx; do command -v $program >/dev/null || missing="$missing $program"; done
+if [ -n "$missing" ] && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     # RUNLEVEL=1: installed, not started.
     { apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-        prometheus >/dev/null; } || echo "check: apt-get failed, no real Prometheus in the tests" >&2
+        $missing >/dev/null; } || echo "check: apt-get failed, the tests go without$missing" >&2
 fi
 
 if [ -n "${CI:-}" ]; then
