@@ -220,7 +220,7 @@ def test_only_the_api_is_reachable_and_wholecalls_own_answers_come_through(tmp_p
         large = await front.client.post("/v1/chat/completions", content=b" " * (limit + 1))
         assert (large.status_code, large.json()["error"]["code"]) == (413, "max_request_bytes")
 
-    # More than nginx takes by default. Envoy breaks an HTTP/1.1 connection off when an answer comes before all was sent.
+    # More than nginx takes by default. Envoy ends an HTTP/1.1 connection where an answer comes before all was sent.
     limit = 2 << 20 if name == "nginx" else 10_000
     run(name, tmp_path, script, test, limits={"max_request_bytes": limit})
 
