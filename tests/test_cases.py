@@ -156,3 +156,8 @@ def test_the_judge_refuses_what_the_upstream_sent_as_it_came(client: Client) -> 
 def test_the_corpus_has_its_cases() -> None:
     assert len([case for case in CASES if case.expect["calls"]]) > 100
     assert any(case.expect_repaired for case in CASES)
+
+
+def test_every_folder_of_cases_is_read() -> None:
+    assert {folder.name for folder in casefile.FOLDER.iterdir()} == set(FOLDERS)
+    assert len(ALL_CASES) == len(list(casefile.FOLDER.rglob("*.json")))
