@@ -182,7 +182,7 @@ def configuration(name: str) -> Config:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_the_pods_configuration_is_good_and_its_ports_are_the_containers(name: str) -> None:
+def test_the_pods_configuration_is_good_and_has_its_ports(name: str) -> None:
     listen = configuration(name).listen
     container = proxy_container(name)
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {
@@ -276,7 +276,7 @@ def test_the_sidecar_is_the_agents_base_url_and_only_the_agent_has_its_key() -> 
     assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "wholecall"}]
 
 
-def test_the_autoscaler_asks_for_a_metric_that_there_is_well_below_the_limit(tmp_path: Path) -> None:
+def test_the_autoscaler_asks_for_a_metric_that_there_is(tmp_path: Path) -> None:
     spec = the("HorizontalPodAutoscaler")["spec"]
     assert spec["scaleTargetRef"]["name"] == the("Deployment")["metadata"]["name"]
     (metric,) = spec["metrics"]

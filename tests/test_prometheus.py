@@ -98,9 +98,7 @@ def by_label(url: str, query: str, label: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_prometheus_counts_calls_by_verdict_fires_its_alerts_and_every_panel_finds_its_series(
-    tmp_path: Path, workers: str
-) -> None:
+def test_prometheus_counts_calls_fires_its_alerts_and_fills_every_panel(tmp_path: Path, workers: str) -> None:
     with (
         running.upstream(REPLIES, DOCUMENTS) as upstream,
         running.proxy(tmp_path, upstream.url, arguments=("--workers", workers), routes=ASK_AGAIN) as proxy,
