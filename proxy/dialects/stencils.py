@@ -26,11 +26,11 @@ Path = tuple[str | int, ...]
 @dataclass(slots=True)
 class Stencil:
     """`choice` and `index` are those of the event's text or, where `index` is not None, of its call's arguments;
-    `document` is the event that it was learnt from. `begin` is where the string begins, with its quote, and `end` how
-    many bytes follow it, less its quote."""
+    `document` is the event that it was learnt from. `before` and `behind` are the bytes around the string with its
+    quotation marks, `begin` and `end` their lengths."""
 
-    prefix: bytes
-    suffix: bytes
+    before: bytes
+    behind: bytes
     begin: int
     end: int
     choice: int
@@ -57,18 +57,20 @@ class Stencils:
         """The stencil that an event's data fits, with a text that is not empty."""
         if self.paused:
             return None
-        for stencil in self._known:
-            if data.startswith(stencil.prefix) and data.endswith(stencil.suffix):
+        size = len(data)
+        for stencil in self._known:  # slices: `startswith` takes twice as long to read its arguments
+            if data[: stencil.begin] == stencil.before and data[size - stencil.end :] == stencil.behind:
                 break
         else:
             return None
         try:
-            # With its quotes: two strings, or a broken one, are no JSON document.
-            self.text = orjson.loads(data[stencil.begin : len(data) - stencil.end])
+            # With its quotation marks: two strings, or a broken one, are no JSON document.
+            text = orjson.loads(data[stencil.begin : size - stencil.end])
         except orjson.JSONDecodeError:
             return None
-        if not self.text:
+        if type(text) is not str or not text:
             return None
+        self.text = text
         if not stencil.used:
             stencil.used = True
             self._unused -= 1
@@ -86,17 +88,17 @@ class Stencils:
         end = _STRING_END.match(data, places[0])
         if end is None:
             return
-        prefix, suffix = data[: places[0]], data[end.end() - 1 :]
-        if not _proven(prefix, suffix, document, path):
+        before, behind = data[: places[0] - 1], data[end.end() :]
+        if not _proven(before, behind, document, path):
             return
         self._unused += 1
-        self._known.append(Stencil(prefix, suffix, len(prefix) - 1, len(suffix) - 1, choice, index, document))
+        self._known.append(Stencil(before, behind, len(before), len(behind), choice, index, document))
 
 
-def _proven(prefix: bytes, suffix: bytes, document: dict[str, Any], path: Path) -> bool:
+def _proven(before: bytes, behind: bytes, document: dict[str, Any], path: Path) -> bool:
     """Whether another string between the two gives the same document with that string at `path`."""
     try:
-        other = orjson.loads(b"%b\\u0001%b" % (prefix, suffix))
+        other = orjson.loads(b'%b"\\u0001"%b' % (before, behind))
         holder = other
         original: Any = document
         for step in path[:-1]:

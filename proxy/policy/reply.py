@@ -115,8 +115,9 @@ class Reply:
         self.holding = further
         self._held_bytes = 0
         self._calls = 0
-        self._run: list[tuple[str, bytes]] = []  # texts that came verbatim, and their payloads, until the read's end
-        self._run_stencil: Stencil | None = None  # what the events of the run fit
+        self._run: Stencil | None = None  # what the last events fit, whose text came verbatim, until the read's end
+        self._texts: list[str] = []  # of those events
+        self._verbatim: list[bytes] = []  # their payloads
         self._growing: list[tuple[Stencil, Slots, HeldCall]] = []  # calls whose arguments are collected until then
         self._newest: Stencil | None = None  # of the last of them
         self.live: LiveCall | None = None
@@ -168,16 +169,35 @@ class Reply:
         over = self.bytes - self._settings.max_reply_bytes
         if over > 0:
             data = data[:-over]
+        payloads = self.body.payloads(data)
+        if payloads is not None:
+            ended = self._events(payloads, now)
+        else:
+            ended = self._odder(data, now)
+        if over > 0 and not ended:
+            raise limit_fault("max_reply_bytes", self._settings.max_reply_bytes, "the upstream's reply")
+        return ended
+
+    def _odder(self, data: bytes, now: float) -> bool:
+        """Body bytes that are more than events of one line."""
         try:
             frames = self.body.feed(data)
         except Overfull as reached:
             if self._in_order(reached.frames, now):
                 return True
             raise
-        ended = self._in_order(frames, now) if self.body.odd else self._frames(frames, now)
-        if over > 0 and not ended:
-            raise limit_fault("max_reply_bytes", self._settings.max_reply_bytes, "the upstream's reply")
-        return ended
+        return self._in_order(frames, now) if self.body.odd else self._frames(frames, now)
+
+    def _frames(self, frames: list[Frame], now: float) -> bool:
+        at = 0
+        while at < len(frames):
+            name, end = frames[at].event, at + 1
+            while not name and end < len(frames) and not frames[end].event:
+                end += 1
+            if self._events([frame.data for frame in frames[at:end]], now, name):
+                return True
+            at = end
+        return False
 
     def _in_order(self, frames: list[Frame], now: float) -> bool:
         """Take in frames and what was odd between them, up to the one that ends the reply."""
@@ -190,53 +210,59 @@ class Reply:
             done = at
         return self._frames(frames[done:], now)
 
-    def _frames(self, frames: list[Frame], now: float) -> bool:
+    def _events(self, payloads: list[bytes], now: float, name: bytes = b"") -> bool:
         """Events in, True where the reply ended in them. The path of every upstream event: keep it short."""
-        decoder, run = self._decoder, self._run
-        stencils, limit = decoder.stencils, self._settings.max_events
-        for frame in frames:
-            self.events += 1
-            if self.events > limit:
-                self._end_runs()
-                raise limit_fault("max_events", limit, "the number of events in the reply")
-            stencil = None if frame.event else stencils.fit(frame.data)
+        seen, limit = self.events, self._settings.max_events
+        if seen + len(payloads) > limit:
+            if len(payloads) > 1:
+                return any(self._events([data], now, name) for data in payloads)
+            raise limit_fault("max_events", limit, "the number of events in the reply")
+        decoder = self._decoder
+        stencils = decoder.stencils
+        texts, verbatim = self._texts, self._verbatim
+        for data in payloads:
+            seen += 1
+            stencil = None if name else stencils.fit(data)
             if stencil is not None:
                 text = stencils.text
                 if stencil.index is not None:
-                    texts = stencil.texts
-                    if texts is None:
-                        texts = self._begin_growing(stencil, frames)
-                    if texts is not None:
-                        texts.append(text)
+                    arguments = stencil.texts
+                    if arguments is None:
+                        arguments = self._begin_growing(stencil, payloads)
+                    if arguments is not None:
+                        arguments.append(text)
                         self._newest = stencil
                         continue
-                elif (stencil is self._run_stencil and not text[-1].isspace()) or self._begin_run(stencil, text):
-                    run.append((text, frame.data))
+                elif (stencil is self._run and not text[-1].isspace()) or self._begin_run(stencil, text):
+                    texts.append(text)
+                    verbatim.append(data)
                     continue
-            if self._run_stencil is not None or self._growing:
+            if self._run is not None or self._growing:
                 self._end_runs()
+            self.events = seen
             try:
-                deltas = decoder.feed(frame)
+                deltas = decoder.feed(Frame(name, data))
             except BadEvent as error:
-                raise Fault(FaultKind.BAD_EVENT, f"event {self.events} of the reply is broken: {error}") from None
+                raise Fault(FaultKind.BAD_EVENT, f"event {seen} of the reply is broken: {error}") from None
             if deltas:
                 self.data_at = now
                 if len(deltas) == 1 and self._passes(deltas[0]):
                     continue
                 if self._deltas(deltas, now):
                     return True
-        if self._run_stencil is not None or self._growing:
+        self.events = seen
+        if self._run is not None or self._growing:
             self.data_at = now
             self._end_runs()
         return False
 
-    def _begin_growing(self, stencil: Stencil, frames: list[Frame]) -> list[str] | None:
+    def _begin_growing(self, stencil: Stencil, payloads: list[bytes]) -> list[str] | None:
         """Where to collect the arguments of a held call that come in one read, in events that say nothing else; None
         where each has to be looked at: it may reach a limit, or belong to another call."""
         choice, limits = self.choices.get(stencil.choice), self._settings
         if choice is None or choice.finish is not None or limits.delivery == "live":
             return None
-        most = self._held_bytes + sum([len(frame.data) for frame in frames])
+        most = self._held_bytes + sum(map(len, payloads))
         if most > limits.max_held_bytes or most > limits.max_arguments_bytes:
             return None
         assert stencil.index is not None
@@ -265,7 +291,7 @@ class Reply:
     def _end_runs(self) -> None:
         if self._growing:
             self._end_growing()
-        if self._run_stencil is not None:
+        if self._run is not None:
             self._end_run()
 
     def _begin_run(self, stencil: Stencil, text: str) -> bool:
@@ -275,30 +301,32 @@ class Reply:
             return False
         if text[-1].isspace():
             return False  # it may be held back
-        if self._run_stencil is not None:
+        if self._run is not None:
             self._end_run()
-        self._run_stencil = stencil
+        self._run = stencil
         return True
 
     def _end_run(self) -> None:
         """Send a run on as one, if no call can begin in it, else piece by piece."""
-        stencil, self._run_stencil = self._run_stencil, None
+        stencil, self._run = self._run, None
         assert stencil is not None
-        run = self._run.copy()
-        self._run.clear()
+        texts, payloads = self._texts.copy(), self._verbatim.copy()
+        self._texts.clear()
+        self._verbatim.clear()
         place = stencil.choice
         choice = self.choices[place]
-        text = run[0][0] if len(run) == 1 else "".join([text for text, _ in run])
-        payloads = self._encoder.payloads(place, [data for _, data in run])
-        if payloads is None or not (choice.leaks is None or choice.leaks.passes(verbatim_piece(place, *run[-1]), text)):
-            for text, data in run:
+        text = texts[0] if len(texts) == 1 else "".join(texts)
+        out = self._encoder.payloads(place, payloads)
+        last = verbatim_piece(place, texts[-1], payloads[-1])
+        if out is None or not (choice.leaks is None or choice.leaks.passes(last, text)):
+            for text, data in zip(texts, payloads, strict=True):
                 self._piece(verbatim_piece(place, text, data))
             return
         if self._request.tools:
             choice.text.add(text)
         if self._settings.reask:
             self.said.append(text)
-        self._out.append(payloads)
+        self._out.append(out)
 
     def _passes(self, delta: Delta) -> bool:
         """The short way of what most events are: visible text that goes out verbatim. True where it took it."""

@@ -76,6 +76,10 @@ class BodyReader:
         or what stood behind the array."""
         return bytes(self._array.leftover if self.kind == "array" else self._sse.leftover)
 
+    def payloads(self, data: bytes) -> list[bytes] | None:
+        """As `SseDecoder.payloads`."""
+        return self._sse.payloads(data) if self.kind == "events" else None
+
     def feed(self, data: bytes) -> list[Frame]:
         """Frames completed by `data`. Raises Overfull or Fault (limits)."""
         if self.kind == "events":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from math import isfinite
 from typing import Any
 
@@ -24,7 +23,7 @@ def _finite(source: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 19  # digits of the shortest integer that 64 bits may not hold
-_LONG_INTEGER = re.compile(rb"(?:\A|[\[:, \t\r\n-])\d{19}")  # not those of an id
+_BEFORE_NUMBERS = b"[:, \t\r\n-"
 _LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
 
 
@@ -72,8 +71,12 @@ def exact(document: Any, data: bytes) -> Any:
 
 
 def has_long_integer(data: bytes) -> bool:
-    """Whether orjson may have made a float of an integer. (The first look takes a tenth of the second one's time.)"""
-    return _LONG in data.translate(_DIGITS_TO_ZERO) and _LONG_INTEGER.search(data) is not None
+    """Whether orjson may have made a float of an integer. (A regular expression takes twenty times as long.)"""
+    zeros = data.translate(_DIGITS_TO_ZERO)
+    at = zeros.find(_LONG)
+    while at > 0 and data[at - 1] not in _BEFORE_NUMBERS:  # digits of an id
+        at = zeros.find(_LONG, at + len(_LONG))
+    return at >= 0
 
 
 def keys_once(document: Any, data: bytes) -> bool:

@@ -15,6 +15,7 @@ from proxy.faults import Fault, limit_fault
 from proxy.model.findings import Quirk
 
 _LEFTOVER_LIMIT = 65_536
+_LF, _CR = b"\n\r"  # a number is found at once in bytes, while bytes are first tried, and refused, as a number
 _EVENT = "one event of the upstream's stream"
 _new_tuple = tuple.__new__
 
@@ -58,6 +59,27 @@ class SseDecoder:
         self.leftover = bytearray()
         """Lines that were no fields."""
 
+    def payloads(self, data: bytes) -> list[bytes] | None:
+        """The data of the events completed by `data`, where each is one unnamed `data: ` line, as in most reads: a few
+        calls for all of them. None: not so, or not known; then `data` is still to be fed."""
+        if self._at_start or self._after_cr or _CR in data:
+            return None
+        if self._parts:
+            if b"\n\n" not in self._parts[-1][-1:] + data:
+                return None
+            data = b"".join([*self._parts, data])
+        end = data.rfind(b"\n\n")
+        if end < 0 or data[:6] != b"data: " or len(data) > self._limit:
+            return None
+        payloads = data[6:end].split(b"\n\ndata: ")
+        for payload in payloads:
+            if _LF in payload:
+                return None
+        rest = data[end + 2 :]
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+        return payloads
+
     def feed(self, data: bytes) -> list[Frame]:
         """Events completed by `data`, in order. Raises Overfull (limit max_event_bytes)."""
         if self._at_start:
@@ -71,7 +93,7 @@ class SseDecoder:
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
-        if b"\r" in data:
+        if _CR in data:
             self._after_cr = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not data:
@@ -91,7 +113,7 @@ class SseDecoder:
         for block in blocks:
             if may_exceed and len(block) > self._limit:
                 raise overfull(frames, self._limit, _EVENT)
-            if block.startswith(b"data: ") and b"\n" not in block:
+            if block.startswith(b"data: ") and _LF not in block:
                 frames.append(_new_tuple(Frame, (b"", block[6:])))  # a NamedTuple's own constructor takes twice as long
             else:
                 self._block(block, frames)

@@ -201,7 +201,7 @@ class ChatDecoder:
             return None
         if len(delta) != 1 or len(entry) != 2 or len(function) != 1 or type(place) is not int or place < 0:
             return None
-        if data.count(b"_call") != 1 or data.count(b'"arguments"') != 1 or b"\\u00" in data:
+        if data.count(b"_call") != 1 or data.count(b'"arguments"') != 1 or data.count(b"\\u00"):
             return None  # a doubled or an escaped key
         if type(arguments) is not str or not arguments or len(choice) > 3 + (choice.get("logprobs", 0) is None):
             return None
@@ -217,7 +217,8 @@ class ChatDecoder:
     def _fast_text(self, document: dict[str, Any], index: int, delta: dict[str, Any], data: bytes) -> Piece | None:
         # tool_calls or function_call, as such or with escapes: read in another way, the payload could hold a call.
         # (One search for the rarest common part: searching for each costs as much as parsing.)
-        if b"_call" in data or b"\\u00" in data or b"\n" in data:
+        # (`find`, since `in` first tries bytes as a number.)
+        if data.find(b"_call") >= 0 or data.find(b"\\u00") >= 0 or data.find(b"\n") >= 0:
             return None
         text = delta.get("content") or ""
         if text:
