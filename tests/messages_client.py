@@ -245,7 +245,7 @@ class _Stream:
                 self.bad("id or name of a call is no text")
             count = len(self.reply.calls)
             self.reply.calls[0, count] = Call(0, count, block["id"], block["name"])
-        elif block["type"] in ("text", "thinking") and (block.get("text") or block.get("thinking")):
+        elif block["type"] in ("text", "thinking") and block.get(block["type"]):
             self.bad("a block starts with text: some clients lose it")
 
     def delta(self, delta: dict[str, Any], block: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from casefile import Call, Reply
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+_LIFECYCLE = ("response.created", "response.in_progress", "response.queued", *_TERMINAL)
 _TEXTS = {
     "response.output_text.delta": ("content", "content_index", "text"),
     "response.refusal.delta": ("content", "content_index", "refusal"),
@@ -111,7 +112,8 @@ def _finish(response: dict[str, Any], answer: Answer) -> None:
             texts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
             said += "".join(texts)
         elif item["type"] == "reasoning":
-            thought += "".join(part["text"] for name in ("summary", "content") for part in item.get(name) or ())
+            parts = [part for name in ("summary", "content") for part in item.get(name) or ()]
+            thought += "".join(part["text"] for part in parts if part["type"] in _PART_TYPES)
     reply.reasoning[0] = thought
     if reply.content.setdefault(0, said) != said:
         reply.noncanonical.append("the final text differs from its deltas")
@@ -157,7 +159,7 @@ class _Stream:
         if len(answer.events) <= 2 and kind != ("response.created", "response.in_progress")[len(answer.events) - 1]:
             self.bad(f"event {len(answer.events)} is {kind}")
         _report(event, reply)
-        if "response" in event:
+        if kind in _LIFECYCLE:
             self.lifecycle(kind, event["response"])
         elif kind == "error":
             reply.error = event["error"]
@@ -225,11 +227,12 @@ class _Stream:
 
     def item_done(self, built: dict[str, Any], item: dict[str, Any]) -> None:
         self.done.append(item)
-        for name in ("id", "type", "call_id", "name", "arguments", "input"):
+        names = ("id", "type", "call_id", "name", "arguments", "input")
+        for name in names if item["type"] in ("function_call", "custom_tool_call") else names[:2]:
             if built.get(name) != item.get(name):
                 self.bad(f"{name} of the finished item is {item.get(name)!r}, was {built.get(name)!r}")
         for holder, name in (("content", "text"), ("content", "refusal"), ("summary", "text")):
-            if item["type"] not in ("message", "reasoning"):
+            if item["type"] != "reasoning" and (item["type"], holder) != ("message", "content"):
                 continue
             ours = [part.get(name) for part in built.get(holder) or ()]
             if ours != [part.get(name) for part in item.get(holder) or () if part.get("type") in _PART_TYPES]:

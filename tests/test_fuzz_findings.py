@@ -63,6 +63,40 @@ FINDINGS = [
         "openai-responses",
         b'{"client": "openai-responses", "stream": false, "annotations": "problems"}\n{"type":"response.incomplete"}',
     ),
+    ("a signature that is none", "anthropic-messages", MESSAGES + b'{"delta":{"type":"signature_delta"}}'),
+    ("half a character as a thought", "anthropic-messages", MESSAGES + b'data:{"delta":{"thinking":"\xed\xa0\xbd"}}'),
+    (
+        "a byte that is no UTF-8",
+        "anthropic-messages",
+        MESSAGES
+        + b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+        + b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\xc3"}}\n\n',
+    ),
+    (
+        "half a character as bytes, where nothing is to be changed",
+        "openai-chat",
+        b'{"stream": false, "annotations": "never"}\n{"id":"c","object":"chat.completion","created":1,"model":"m",'
+        b'"choices":[{"index":0,"message":{"role":"assistant","content":"a \xed\xa0\xbd"},"finish_reason":"stop"}]}',
+    ),
+    (
+        "a head of odd types, where nothing is to be changed",
+        "openai-chat",
+        b'{"stream": false, "annotations": "never"}\n{"id":"c","object":"","created":1.5,"model":"m",'
+        b'"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}',
+    ),
+    (
+        "a part without a type",
+        "openai-responses",
+        RESPONSES + b'{"output":[{"type":"message","content":[{}]},{"type":"reasoning","content":[{"type":""}]}]}',
+    ),
+    (
+        "texts where lists belong",
+        "openai-responses",
+        RESPONSES
+        + b'event:response.output_item.added\ndata:{"item":{"type":"reasoning","content":"","summary":"x"}}\n\n'
+        + b'event:response.completed\ndata:{"response":{"output":[{"type":"reasoning","summary":"x","content":'
+        + b'[{"type":"reasoning_text","text":"a"}]}]}}\n\n',
+    ),
     # an answer that depends on how the network cut the reply
     (
         "a piece that says nothing before a broken event",

@@ -180,6 +180,17 @@ def decode(data: bytes) -> tuple[str, list[Quirk]]:
         return data.decode("utf-8", "replace"), [Quirk.INVALID_UTF8]
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether `data` may go to a client as it is: UTF-8, without surrogates written as such."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def dump(value: Any) -> bytes:
     """JSON of `value`. orjson refuses lone surrogates, integers beyond 64 bit and more than 254 levels; halves of
     characters are joined, or replaced: strict parsers refuse them."""

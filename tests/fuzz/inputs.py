@@ -24,6 +24,7 @@ from proxy.dialects.markup import AUTO, FORMATS
 from proxy.exchange import ExchangeSettings
 from proxy.faults import Fault
 from proxy.model.requests import Request
+from upstream_writers import Finish, Made, Pen, Said, Text, Thought, Tokens, Writer
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "client": ("openai-chat", "openai-responses", "anthropic-messages"),
@@ -199,6 +200,32 @@ def of_case(case: Case) -> Input:
         setattr(out, name, draw.choice(CHOICES[name]))
     out.delivery = draw.choice(("held", "held", "live"))
     return out
+
+
+def of_writer(writer: Writer, draw: random.Random) -> Input:
+    """A reply that a careful backend writes: its shape leaves no doubt about what a client must read."""
+    words = ("Hi ", "there", ".\n", "\n\n", " ", "é", "😀", "\u2028", "12", "Oslo", "?")
+
+    def said() -> str:
+        return "".join(draw.choice(words) for _ in range(draw.randint(1, 9)))
+
+    parts: list[Text | Thought | Made] = [Text(said())]
+    for number in range(draw.randint(0, 3)):
+        arguments = draw.choice(("{}", '{"city": "Oslo"}', '{"n": 1.0, "list": [1, null, "é"]}'))
+        made = Made(f"call_{number}", draw.choice(("look", "ping")), arguments)
+        parts.append(draw.choice((Text(said()), Thought(said()), made)))
+    tokens = Tokens(draw.randint(1, 99), draw.randint(1, 99)) if draw.random() < 0.5 else None
+    finish: Finish = "length" if draw.random() < 0.2 else "stop"
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "ping")]
+    return Input(
+        client=draw.choice(CHOICES["client"]),
+        stream=draw.random() < 0.8,
+        mode=draw.choice(CHOICES["mode"]),
+        recover=draw.choice(("auto", "off")),
+        type=writer.content_type,
+        request={"tools": tools},
+        body=b"".join(writer.write(Said(parts, finish, tokens), Pen(draw))),
+    )
 
 
 MESSAGES = [{"role": "user", "content": "Please use the tools."}]

@@ -11,6 +11,7 @@ import casefile
 import markup_samples
 from fuzz import arguments, config, framing, inputs, markup, mutate, requests, response
 from proxy.dialects import UPSTREAM_DIALECTS
+from upstream_writers import WRITERS
 
 Mutator = Callable[[bytes, int, Random, mutate.Bytes], bytes]
 
@@ -30,7 +31,10 @@ class Target:
 @cache
 def pool(dialect: str) -> mutate.Pool:
     cases = [case for case in casefile.read_all(*casefile.FOLDERS) if case.recording.dialect == dialect]
-    return mutate.Pool([inputs.of_case(case) for case in cases], [text for _, text in markup_samples.SAMPLES])
+    writers = [writer for writer in WRITERS.values() if writer.dialect == dialect]
+    written = [inputs.of_writer(writer, Random(number)) for number in range(16) for writer in writers]
+    seeds = [*(inputs.of_case(case) for case in cases), *written]
+    return mutate.Pool(seeds, [text for _, text in markup_samples.SAMPLES])
 
 
 def _response(dialect: str) -> Target:

@@ -22,7 +22,7 @@ from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import NotJson, decode, documents, join_surrogates
+from proxy.wire.jsondoc import NotJson, decode, documents, is_utf8, join_surrogates
 from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame
 
@@ -73,7 +73,7 @@ class MessagesDecoder:
         self._last: int | None = None  # index of the block that was started last
         self._calls: list[_Block] = []
         self._visible = False  # text other than white space was seen
-        self._halves: dict[int, tuple[str, str]] = {}  # block -> type of the delta, high surrogate that waits
+        self._halves: dict[int, tuple[_Block, str]] = {}  # by block: high surrogate that waits
         self._usage: dict[str, Any] = {}
         self._usage_told = True
         self._finished = False
@@ -113,8 +113,8 @@ class MessagesDecoder:
     def close(self) -> list[Delta]:
         """What was still pending: halves of characters whose other half never came, inputs, usage."""
         out: list[Delta] = []
-        for number, (kind, _) in self._halves.items():
-            out.append(self._prose_piece(number, kind, "\ufffd"))
+        for here, _ in self._halves.values():
+            out.append(self._lone_half(here))
         self._halves.clear()
         return [*out, *self._untold()]
 
@@ -351,9 +351,8 @@ class MessagesDecoder:
         if here.kind == "call":
             return self._input(here)
         out: list[Delta] = []
-        kind, half = self._halves.pop(here.number, ("", ""))
-        if half:
-            out.append(self._prose_piece(here.number, kind, "\ufffd"))
+        if self._halves.pop(here.number, None) is not None:
+            out.append(self._lone_half(here))
         piece = self._piece(here)
         piece.choice_extra["stop"] = True
         return [*out, piece]
@@ -453,6 +452,9 @@ class MessagesDecoder:
         """A piece of this block; `raw` is the payload if it may go on as it came."""
         field = _PROSE.get(str(delta.get("type")))
         if field is None:
+            if not _has_its_field(delta):
+                self._note(Quirk.FOREIGN_EVENT)
+                return []
             piece = self._piece(here)
             piece.delta = delta
             piece.top_extra = event
@@ -464,7 +466,7 @@ class MessagesDecoder:
             return []
         came = text
         if self._halves or not text.isascii():
-            text = self._whole_characters(here.number, str(delta["type"]), text)
+            text = self._whole_characters(here, text)
             if not text:
                 return []
         piece = self._piece(here)
@@ -489,20 +491,23 @@ class MessagesDecoder:
             here.start = None
         return piece
 
-    def _prose_piece(self, number: int, kind: str, text: str) -> Piece:
-        if kind == "text_delta":
-            return Piece(0, text, choice_extra={"block": number})
-        return Piece(0, reasoning=text, order=number, choice_extra={"block": number})
+    def _lone_half(self, here: _Block) -> Piece:
+        piece = self._piece(here)
+        if here.kind == "text":
+            piece.text = "\ufffd"
+        else:
+            piece.reasoning = "\ufffd"
+        return piece
 
-    def _whole_characters(self, number: int, kind: str, text: str) -> str:
+    def _whole_characters(self, here: _Block, text: str) -> str:
         """`text` with halves of characters joined; a high half at its end waits for the block's next text."""
-        _, waiting = self._halves.pop(number, ("", ""))
+        _, waiting = self._halves.pop(here.number, (here, ""))
         if waiting:
             text = waiting + text
             if "\udc00" <= text[1:2] <= "\udfff":
                 self._note(Quirk.SURROGATES_SPLIT)
         if "\ud800" <= text[-1:] <= "\udbff":
-            self._halves[number] = (kind, text[-1])
+            self._halves[here.number] = (here, text[-1])
             text = text[:-1]
         return join_surrogates(text)
 
@@ -560,7 +565,8 @@ def _message_of(document: dict[str, Any]) -> str:
 def _is_plain(payload: bytes) -> bool:
     """Whether no parser can read anything else in `payload`: escapes and doubled keys could hide a call from ours, and
     a report that is not ours goes."""
-    return not any(mark in payload for mark in (b"\\u", b"partial_json", b"\n", b'"wholecall"'))
+    marked = any(mark in payload for mark in (b"\\u", b"partial_json", b"\n", b'"wholecall"'))
+    return not marked and is_utf8(payload)
 
 
 def _source(data: bytes | None, path: tuple[str | int, ...]) -> str:
@@ -573,6 +579,16 @@ def _source(data: bytes | None, path: tuple[str | int, ...]) -> str:
 
 def _type_of_delta(delta: dict[str, Any]) -> str | None:
     return next((kind for field, kind in _DELTAS.items() if delta.get(field) is not None), None)
+
+
+def _has_its_field(delta: dict[str, Any]) -> bool:
+    """Whether a delta has what clients read of its type; of a type that is not known, whatever it has."""
+    match delta.get("type"):
+        case "signature_delta":
+            return isinstance(delta.get("signature"), str)
+        case "citations_delta":
+            return isinstance(delta.get("citation"), dict)
+    return True
 
 
 def _type_of_block(block: dict[str, Any]) -> str | None:

@@ -88,7 +88,7 @@ class ChatDecoder:
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
-        self.alone = len(found) == 1 and not frames
+        self.alone = len(found) == 1 and not frames and _is_regular(found[0])
         out: list[Delta] = []
         for document in found:
             out += self._whole(document, source)
@@ -546,6 +546,13 @@ def whole_piece(piece: Piece) -> Piece:
         choice_extra={k: v for k, v in choice.items() if k not in _CHOICE and k not in _PADDING and v is not None},
         top_extra={k: v for k, v in document.items() if k not in _ENVELOPE and k not in _PADDING and v is not None},
     )
+
+
+def _is_regular(document: Any) -> bool:
+    """Whether a whole reply's head is as typed clients read it, so that nothing in it has to be written anew."""
+    if not isinstance(document, dict) or document.get("object") != "chat.completion":
+        return False
+    return [type(document.get(key)) for key in ("id", "created", "model")] == [str, int, str]
 
 
 def finish_meaning(word: str) -> str:

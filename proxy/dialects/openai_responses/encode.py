@@ -45,6 +45,7 @@ _DEFAULT_HEADS: dict[str, dict[str, Any]] = {
     "message": {"role": "assistant", "content": []},
     "reasoning": {"summary": []},
 }
+_HOLDERS = {"message": ("content",), "reasoning": ("summary",)}  # lists that every such item has
 # What typed clients require of a response besides its output. Where the request said nothing: the API's own defaults.
 _ECHO: dict[str, Any] = {
     "instructions": None,
@@ -319,7 +320,7 @@ class ResponsesEncoder(Encoder):
         if kind == "message":
             head |= {"status": "in_progress", "content": []}
         elif kind == "reasoning":
-            head |= {"summary": []} | ({"content": []} if head.get("content") else {})
+            head |= {"summary": []} | ({"content": []} if "content" in head else {})
         self._item = _Item(key, item_id, head)
         self._emit(ITEM_ADDED, output_index=len(self._output), item=head)
         return self._item
@@ -374,14 +375,19 @@ class ResponsesEncoder(Encoder):
             return
         self._close_part(item, final)
         whole = {**item.head, **final, "id": item.id}
-        if item.kind == "message":
-            whole["content"] = whole.get("content") or []
+        for holder in _HOLDERS.get(item.kind, ()):
+            if not isinstance(whole.get(holder), list):
+                whole[holder] = []
+        if item.kind == "reasoning" and not isinstance(whole.get("content", []), list):
+            del whole["content"]
         for holder in ("summary", "content"):
             ours = item.parts.get(holder, [])
-            if ours or (item.kind in ("message", "reasoning") and isinstance(whole.get(holder), list)):
+            if ours or (item.kind in ("message", "reasoning") and holder in whole):
                 merged = [{**part, **_extras(final, TEXT_BY_TYPE[part["type"]], i)} for i, part in enumerate(ours)]
                 others = [p for p in sequence_of(whole.get(holder)) if isinstance(p, dict)]
-                whole[holder] = merged + [p for p in others if str(p.get("type")) not in TEXT_BY_TYPE]
+                # typed clients ask every part for its type
+                named = [p for p in others if isinstance(p.get("type"), str) and p["type"] not in ("", *TEXT_BY_TYPE)]
+                whole[holder] = merged + named
         if item.kind == "message" and final.get("status") not in ("completed", "incomplete"):
             whole["status"] = status
         self._emit(ITEM_DONE, output_index=len(self._output), item=whole)
