@@ -36,7 +36,7 @@ FAREWELL_S = 0.5
 
 # An exchange makes hundreds of objects and hardly a cycle: at the default of 700 the search for cycles took 8 % of the
 # CPU.
-GC_THRESHOLDS = (20_000, 20, 20)
+GC_THRESHOLDS = (5_000, 10, 10)
 
 logger = logging.getLogger("wholecall")
 
