@@ -8,6 +8,7 @@ from fuzz.targets import TARGETS
 
 MESSAGES = b'{"client": "anthropic-messages"}\n'
 RESPONSES = b'{"client": "openai-responses"}\n'
+PLAIN = b'{"stream": false, "annotations": "never"}\n'
 SMALL = b'{"small": true, "cut": "byte"}\n'
 WHOLE = b'{"cut": "byte"}\n'
 A = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -75,14 +76,16 @@ FINDINGS = [
     (
         "half a character as bytes, where nothing is to be changed",
         "openai-chat",
-        b'{"stream": false, "annotations": "never"}\n{"id":"c","object":"chat.completion","created":1,"model":"m",'
-        b'"choices":[{"index":0,"message":{"role":"assistant","content":"a \xed\xa0\xbd"},"finish_reason":"stop"}]}',
+        PLAIN
+        + b'{"id":"c","object":"chat.completion","created":1,"model":"m",'
+        + b'"choices":[{"index":0,"message":{"role":"assistant","content":"a \xed\xa0\xbd"},"finish_reason":"stop"}]}',
     ),
     (
         "a head of odd types, where nothing is to be changed",
         "openai-chat",
-        b'{"stream": false, "annotations": "never"}\n{"id":"c","object":"","created":1.5,"model":"m",'
-        b'"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}',
+        PLAIN
+        + b'{"id":"c","object":"","created":1.5,"model":"m",'
+        + b'"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}',
     ),
     (
         "a part without a type",
