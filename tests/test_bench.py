@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import footprint, growth, load, results, workloads
+from bench import footprint, growth, load, publish, results, workloads
 
 BENCH = Path(__file__).resolve().parent / "bench"
 WORKLOADS = ("text-200", "tools-2x40", "leaky-text", "schema-100", "reask", "nonstream")
@@ -112,6 +112,12 @@ def test_a_ratio_is_taken_inside_a_round_before_the_median() -> None:
     assert results.compared(rows, "a", "b", "cpu_s", "difference") == 20
     assert results.compared(rows, "a", "", "cpu_s", "value") == 30
     assert results.compared(rows, "a", "c", "cpu_s", "ratio") is None
+
+
+def test_the_readmes_figures_are_the_published_ones() -> None:
+    written = publish.README.read_text().partition(publish.BEGIN)[2].partition(publish.END)[0]
+    assert written == publish.block(*publish.published())
+    assert (publish.PUBLISHED / "growth.svg").exists()
 
 
 def test_a_wrong_reply_is_seen() -> None:

@@ -52,7 +52,7 @@ class Series:
 
 
 SERIES = {
-    "events": Series("events of a reply", "events", "text-{}", (1_000, 10_000, 100_000, 250_000, 500_000, 1_000_000)),
+    "events": Series("events of a reply", "events", "burst-{}", (1_000, 10_000, 100_000, 250_000, 500_000, 1_000_000)),
     "arguments": Series(
         "arguments of a call, one character an event",
         "characters",

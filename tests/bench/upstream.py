@@ -1,7 +1,7 @@
 """The mock backend: `python -m bench.upstream --port N` serves every workload at /v1/chat/completions.
 
 It streams as a batching engine decodes: at every turn of the event loop each active stream is sent one event, as one
-write. Timed workloads (`Turn.waits`) are sent by the clock. Everything is rendered beforehand.
+write, or one burst of them. Timed workloads (`Turn.waits`) are sent by the clock. Everything is rendered beforehand.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ def _framed(data: bytes) -> bytes:
 @lru_cache(maxsize=32)
 def _frames(name: str, turn: int) -> list[bytes]:
     """The writes of a reply: each event as an HTTP chunk of its own."""
+    reply = workloads.named(name).turns[turn]
     rendered: dict[bytes, bytes] = {}
     frames = []
-    for event in workloads.named(name).turns[turn].events:
+    for event in reply.events:
         if event not in rendered:
             rendered[event] = _framed(event)
         frames.append(rendered[event])
+    if reply.burst > 1:
+        frames = [b"".join(frames[at : at + reply.burst]) for at in range(0, len(frames), reply.burst)]
     frames[-1] += _END
     return frames
 

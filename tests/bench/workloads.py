@@ -9,8 +9,9 @@
     schema-N      N tools declared, ten of them called
     reask         a call that its schema refuses; the right one once the model is asked again
 
-and for growth: args-N (one call of N characters, one at a time), calls-N (N calls), slow (20 text deltas, 250 ms
-apart), idle and held-N (a reply that stops for 20 s after a text delta, or after a call of N characters).
+and for growth: burst-N (N text deltas, 50 in a write), args-N (one call of N characters, one in a fragment, 50 in a
+write), calls-N (N calls), slow (20 text deltas, 250 ms apart), idle and held-N (a reply that stops for 20 s after a
+text delta, or after a call of N characters).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 MARK = b"t=0000000000000000000"  # where the mock backend writes CLOCK_MONOTONIC, in nanoseconds
 QUIET_S = 20.0
+BURST = 50  # one read then holds as many events on a busy machine as on a quiet one
 
 _DONE = b"data: [DONE]\n\n"
 _USAGE = {"prompt_tokens": 300, "completion_tokens": 200, "total_tokens": 500}
@@ -46,10 +48,14 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply of the backend: server-sent events, or one JSON document. `waits`: seconds before each event."""
+    """One reply of the backend: server-sent events, or one JSON document.
+
+    `waits`: seconds before each event. `burst`: events in one write, where there are no waits.
+    """
 
     events: Sequence[bytes]
     waits: Sequence[float] = ()
+    burst: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,15 @@ def named(name: str) -> Workload:
     match kind:
         case "text" | "long":
             return _plain(name, _text(name, int(size)))
+        case "burst":
+            return _plain(name, _text(name, int(size)), BURST)
         case "tools":
             calls, fragments = map(int, size.split("x"))
             return _plain(name, _calls(name, [_arguments(8 * fragments, call) for call in range(calls)], 8))
         case "bigargs":
             return _plain(name, _calls(name, [_arguments(1 << 20, 0)], 4096))
         case "args":
-            return _plain(name, _calls(name, [_arguments(int(size), 0)], 1))
+            return _plain(name, _calls(name, [_arguments(int(size), 0)], 1), BURST)
         case "calls":
             return _plain(name, _calls(name, [_arguments(64, call) for call in range(int(size))], 16))
         case "schema":
@@ -202,9 +210,9 @@ def _request(model: str, tools: Sequence[dict[str, Any]] = _TOOLS, *, stream: bo
     return _json(request)
 
 
-def _plain(model: str, reply: tuple[list[bytes], Expected]) -> Workload:
+def _plain(model: str, reply: tuple[list[bytes], Expected], burst: int = 1) -> Workload:
     events, expected = reply
-    return Workload(_request(model), (Turn(events),), expected, expected)
+    return Workload(_request(model), (Turn(events, burst=burst),), expected, expected)
 
 
 def _paced(model: str, count: int, interval_s: float) -> Workload:
