@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -404,3 +405,20 @@ def test_a_reply_whose_first_event_has_no_id_keeps_the_envelope_that_it_began_wi
     assert len({document["id"] for document in documents}) == 1
     assert "".join(d["choices"][0]["delta"].get("content", "") for d in documents) == "Hi a b"
     assert documents[-2]["x"] == 1
+
+
+def test_an_event_of_a_long_read_costs_no_more_than_one_of_a_short_read() -> None:
+    """Also where each has to be looked at, since the limit of the arguments is near."""
+    settings = ExchangeSettings(max_arguments_bytes=40_000)
+    begun, rest = call('{"harbor":"', call_id="a", name="get_tide"), call("x")
+
+    def cost(events_in_a_read: int) -> float:
+        machine = exchange(settings)
+        machine.receive(ROLE + begun, 0.0)
+        read = rest * events_in_a_read
+        since = time.process_time()
+        for _ in range(20_000 // events_in_a_read):
+            assert machine.receive(read, 0.0) == []
+        return time.process_time() - since
+
+    assert cost(5000) < 4 * cost(500)

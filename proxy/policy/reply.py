@@ -220,6 +220,7 @@ class Reply:
         decoder = self._decoder
         stencils = decoder.stencils
         texts, verbatim = self._texts, self._verbatim
+        size = 0
         for data in payloads:
             seen += 1
             stencil = None if name else stencils.fit(data)
@@ -228,7 +229,8 @@ class Reply:
                 if stencil.index is not None:
                     arguments = stencil.texts
                     if arguments is None:
-                        arguments = self._begin_growing(stencil, payloads)
+                        size = size or sum(map(len, payloads))
+                        arguments = self._begin_growing(stencil, size)
                     if arguments is not None:
                         arguments.append(text)
                         self._newest = stencil
@@ -256,13 +258,13 @@ class Reply:
             self._end_runs()
         return False
 
-    def _begin_growing(self, stencil: Stencil, payloads: list[bytes]) -> list[str] | None:
-        """Where to collect the arguments of a held call that come in one read, in events that say nothing else; None
-        where each has to be looked at: it may reach a limit, or belong to another call."""
+    def _begin_growing(self, stencil: Stencil, size: int) -> list[str] | None:
+        """Where to collect the arguments of a held call that come in one read, of `size` bytes, in events that say
+        nothing else; None where each has to be looked at: it may reach a limit, or belong to another call."""
         choice, limits = self.choices.get(stencil.choice), self._settings
         if choice is None or choice.finish is not None or limits.delivery == "live":
             return None
-        most = self._held_bytes + sum(map(len, payloads))
+        most = self._held_bytes + size
         if most > limits.max_held_bytes or most > limits.max_arguments_bytes:
             return None
         assert stencil.index is not None
