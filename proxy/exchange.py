@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from weakref import ref
 
 from proxy.assembly.slots import HeldCall
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS
-from proxy.dialects.base import Encoder
+from proxy.dialects.base import Encoder, Envelope
 from proxy.dialects.markup import Rule
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
@@ -101,8 +102,14 @@ class Exchange:
             self._reply.open(self._encoder)
 
     def _new_encoder(self, dialect: str) -> Encoder:
-        about = (self._request, self._seed, self._created, lambda: self._reply.envelope, dialect)
-        return self._client.encoder(*about)
+        alive = ref(self)  # not itself: see `proxy.policy.reply._Quirks`
+
+        def envelope() -> Envelope | None:
+            exchange = alive()
+            assert exchange is not None
+            return exchange._reply.envelope
+
+        return self._client.encoder(self._request, self._seed, self._created, envelope, dialect)
 
     # --- inputs ------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+from collections import Counter
 
 import pytest
 
@@ -11,7 +13,8 @@ import casefile
 from casefile import CUTS, FOLDERS, MODES, Case, Reply
 from dialect_clients import CLIENTS, Client
 from proxy.dialects.openai_chat import request as openai_request
-from proxy.exchange import ExchangeSettings
+from proxy.exchange import Exchange, ExchangeSettings
+from proxy.policy.reply import Reply as UpstreamReply
 from proxy.replay.inprocess import Answer, Runner, run
 
 CASES = casefile.read_all()
@@ -65,6 +68,21 @@ def test_what_is_sent_live_of_a_faulty_call_can_never_be_run(case: Case, client:
     for cut in ("event", "random"):
         reply = reply_to(case, client, cut, settings)
         assert casefile.judge_live(case, reply, client=client.name) == [], cut
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=lambda client: client.name)
+def test_nothing_of_an_exchange_waits_for_the_garbage_collector(client: Client) -> None:
+    """A cycle of references would keep its arguments, which may be megabytes, long after its end."""
+    gc.collect()
+    gc.disable()
+    try:
+        for case in ALL_CASES:
+            if client.takes(case) and not case.expect.get("error"):  # what runs it here keeps the faults
+                run(client.request(case), case.recording, casefile.settings("block"), case.recording.pieces)
+        kept = Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, Exchange | UpstreamReply))
+    finally:
+        gc.enable()
+    assert not kept
 
 
 def plain_text(item: bytes) -> bytes:

@@ -114,7 +114,7 @@ def _text(parts: list[str], plain: str, quirks: list[Quirk]) -> tuple[str, Any]:
     try:
         return plain, parse_strict(plain)
     except NotStrict as error:
-        refused = error
+        refused = error.as_value()
     found: list[Quirk] = []
     base = without_control_tail(plain)
     if len(base) < len(plain):
@@ -250,7 +250,7 @@ def _objects(pieces: list[tuple[str, bool]], quirks: list[Quirk]) -> tuple[str, 
     try:
         return text, parse_strict(text)
     except NotStrict as error:
-        return text, error
+        return text, error.as_value()
 
 
 def _merged(sources: list[str]) -> str:

@@ -37,6 +37,10 @@ class NotStrict(ValueError):
         self.path = path
         super().__init__(self.message)
 
+    def as_value(self) -> NotStrict:
+        """The same without its traceback, whose frames, kept in a value, would keep the whole exchange."""
+        return NotStrict(self.rule, self.message, self.path)
+
 
 class _Doubled(Exception):
     pass

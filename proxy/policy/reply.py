@@ -63,6 +63,15 @@ class Choice:
         return any(call.key is not None and call.key < order for call in self.slots.calls)
 
 
+class _Quirks(list[Quirk]):
+    """What was odd about a reply, each once. Parts of it are given `note`, and so refer to this alone: in a cycle of
+    references a reply would be kept, megabytes of arguments with it, until the garbage collector looks."""
+
+    def note(self, quirk: Quirk) -> None:
+        if quirk not in self:
+            self.append(quirk)
+
+
 class Reply:
     """What comes of one upstream reply with this head. `out` takes the client's bytes, `record` what is counted.
 
@@ -95,7 +104,8 @@ class Reply:
         self._further = further
         self._out = out
         self._record = record
-        self.quirks: list[Quirk] = list(quirks)
+        self.quirks = _Quirks(quirks)
+        self.note = self.quirks.note
         self.body = BodyReader(settings.max_event_bytes, settings.max_held_bytes, self.note, framing)
         self._decoder = upstream.decoder(request, self.note)
         self._inflater: Inflater | None = None
@@ -681,10 +691,6 @@ class Reply:
     @property
     def same_dialect(self) -> bool:
         return self._dialect == self._request.dialect
-
-    def note(self, quirk: Quirk) -> None:
-        if quirk not in self.quirks:
-            self.quirks.append(quirk)
 
     def release_pending(self) -> None:
         for piece in self.pending:
