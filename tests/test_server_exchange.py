@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 
 from proxy.config import Config
+from proxy.exchange import Exchange
 from proxy.faults import Fault
 from proxy.model.calls import CallCheck, CheckResult
 from proxy.server.upstream import Upstream as HttpUpstream
@@ -77,6 +79,31 @@ async def an_error_without_end(c: Conversation) -> None:
     await c.head(500, content_type="application/json")
     await c.chunk(b'{"error":')
     await c.until_closed()
+
+
+# --- a reply that is over -----------------------------------------------------------------------------------------
+
+
+def test_nothing_of_an_exchange_waits_for_the_garbage_collector() -> None:
+    """Else megabytes of arguments would be kept until it looks."""
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                reply = await chat(proxy.port, stream=True, tools=[TOOL])
+                assert b"tool_calls" in reply.body
+            await proxy.quiet()
+            await asyncio.sleep(0.05)
+            assert not [one for one in gc.get_objects() if isinstance(one, Exchange)]
+        finally:
+            gc.enable()
+
+    async def script(c: Conversation) -> None:
+        await c.stream(*call_events("f", ['{"a":', "1}"]))
+
+    run(script, test)
 
 
 # --- a client that leaves -----------------------------------------------------------------------------------------

@@ -301,6 +301,7 @@ class Connection(asyncio.Protocol):
                     return
             except Exception as error:  # noqa: BLE001 - raised where the reader waits
                 waiter.set_exception(error)
+                waiter = None  # the error's traceback holds this frame: a cycle, and in it all of the exchange
                 return
         self._ready.append(data)
         self._unread_bytes += len(data)
