@@ -26,6 +26,7 @@ from bench.rig import Rig, rig  # noqa: E402
 from bench.targets import Target  # noqa: E402
 
 LINEAR = 1.3  # the largest size's cost over the line through the others; twice as far means 2 where growth is quadratic
+NOISE_MIB = 8.0  # the allocator takes and keeps memory in steps
 CEILING_S = 900.0  # for one size
 EVENTS_A_POINT = 60_000  # small replies are repeated until as many events of the backend have passed
 
@@ -94,13 +95,13 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return y0 - slope * x0, slope
 
 
-def judged(points: Sequence[dict[str, Any]], key: str, floor: float = 0.0) -> dict[str, Any]:
-    """The line through all sizes but the largest, and what the largest costs over it. Below `floor` nothing counts."""
-    pairs = [(float(point["size"]), max(float(point[key]), floor)) for point in points]
+def judged(points: Sequence[dict[str, Any]], key: str, noise: float = 0.0) -> dict[str, Any]:
+    """The line through all sizes but the largest, and what the largest costs over it, less `noise`."""
+    pairs = [(float(point["size"]), float(point[key]) + noise) for point in points]
     fixed, each = line(pairs[:-1])
     size, found = pairs[-1]
-    over = found / max(fixed + each * size, floor, 1e-9)
-    return {"fixed": fixed, "each": each, "over_line": over, "linear": over <= LINEAR}
+    over = found / max(fixed + each * size, 1e-9)
+    return {"fixed": fixed - noise, "each": each, "over_line": over, "linear": over <= LINEAR}
 
 
 def markdown(found: dict[str, Any]) -> str:
@@ -135,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "unit": series.unit,
             "points": points,
             "cpu": judged(points, "cpu_ms"),
-            "memory": judged(points, "peak_mib", plot.FLOOR_MIB),
+            "memory": judged(points, "peak_mib", NOISE_MIB),
         }
     command.write(chosen.out, "growth", found, markdown(found))
     (chosen.out / "growth.svg").write_text(plot.growth(list(found["series"].values())))

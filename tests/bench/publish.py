@@ -19,7 +19,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench.results import number, table  # noqa: E402 - of the folder above, which is no package
+from bench import workloads  # noqa: E402 - of the folder above, which is no package
+from bench.results import number, table  # noqa: E402
 
 README = HERE.parent.parent / "README.md"
 PUBLISHED = HERE / "published"
@@ -89,7 +90,7 @@ def block(run: dict[str, Any], growth: dict[str, Any], footprint: dict[str, Any]
 
 def _workers(scaling: Sequence[dict[str, Any]]) -> list[str]:
     """What several workers carry, if that was measured."""
-    found = [(one["speed"], one["ceiling"]) for one in scaling if one["speed"]]
+    found = [(one["speed"], one["ceiling"]) for one in scaling if not workloads.named(one["workload"]).timed]
     if not found:
         return []
     (low, high), (floor, ceiling) = ((min(values), max(values)) for values in zip(*found, strict=True))
