@@ -1,4 +1,4 @@
-"""`python -m load RUN`, in tests/: prints the result as JSON; exits 1 if anything was not as it has to be."""
+"""`python -m load RUN`, in tests/: prints the result as a table; exits 1 if anything was not as it has to be."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import uvloop
 
 from load import flat, upheaval
 
+MAX_TOLD = 40
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m load", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="for the whole result, samples included")
     commands = parser.add_subparsers(dest="run", required=True)
     streams = commands.add_parser("streams", help="paced streams, all at once")
     streams.add_argument("--count", type=int, default=1000)
@@ -42,8 +45,14 @@ def main() -> int:
                 result = uvloop.run(upheaval.reload(folder, options.reloads))
             case _:
                 result = uvloop.run(upheaval.restart(folder, options.restarts, notice_s=options.notice_s))
-    print(json.dumps(result, indent=1))
-    return 1 if result["problems"] else 0
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    problems = result.pop("problems")
+    result.pop("samples", None)
+    for name, value in result.items():
+        print(f"{name:20} {value if not isinstance(value, dict) else '  '.join(f'{k} {v}' for k, v in value.items())}")
+    print(*problems[:MAX_TOLD], f"{len(problems)} problems", sep="\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def tangled(dialect: str, token: str, side: str) -> list[bytes]:
 
 
 def _tangled_chat(calls: list[Made], text: str) -> list[bytes]:
-    """Without indexes, the id on every fragment, the name on the first, and the second call's arguments told whole."""
+    """Without indexes: the id on every fragment, the name on the first."""
     deltas: list[Any] = [{"role": "assistant", "content": text}]
     fragments: list[list[dict[str, Any]]] = []
     for call, step in zip(calls, (9, 13), strict=True):
