@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._paused = self._reused = False
         self._waiter: asyncio.Future[None] | None = None  # whoever waits for the head or for the body
         self._take: Take | None = None
+        self._error: Exception | None = None
         self._upload: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
@@ -148,6 +149,7 @@ class Connection(asyncio.Protocol):
                 raise self._error
         except BaseException:
             self.abort()
+            self._error = None  # its traceback refers to this connection
             raise
         if self._upload is not None and self._status >= 300:
             self._upload.cancel()  # it has been refused before it was whole
@@ -162,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._status: int | None = None
         self._head_bytes = self._framing_bytes = self._unread_bytes = 0
         self._interim = self._until_close = self._keep_alive = False
-        self._error: Exception | None = None
+        self._error = None
         self._refusal = ""
         self._surplus_from: int | None = None
 
@@ -424,6 +426,7 @@ class Connection(asyncio.Protocol):
             self._pool.keep(self)
         else:
             self.abort()
+            self._error = None  # its traceback refers to this connection
 
     @property
     def is_usable(self) -> bool:

@@ -181,7 +181,7 @@ class Pump:
             if retry is None:
                 return
             fault = retry.fault
-            self._entry.attempts.append((name, fault))
+            self._entry.attempts.append((name, fault.with_traceback(None)))  # whose frames hold this exchange
             if not retry.transient:
                 break
         assert fault is not None
