@@ -11,6 +11,10 @@ RESPONSES = b'{"client": "openai-responses"}\n'
 PLAIN = b'{"stream": false, "annotations": "never"}\n'
 SMALL = b'{"small": true, "cut": "byte"}\n'
 WHOLE = b'{"cut": "byte"}\n'
+HELD = (
+    b'{"small": true, "repeat": [0, 2000], "request": {"tools": [{"type": "function", "function": {"name": "f"}}]}}\n'
+)
+GOOD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 A = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 FINDINGS = [
     # a reader that let an exception out
@@ -25,6 +29,17 @@ FINDINGS = [
         "a thousand levels of brackets",
         "openai-chat",
         b'{}\ndata: {"choices":[{"delta":{"content":"a","x":' + b"[" * 1_000 + b"]" * 1_000 + b"}}]}\n\n",
+    ),
+    (
+        "white space that goes over its limit while a failed reply lets go of it",
+        "anthropic-messages",
+        HELD + b'data:{"delta":{"text":"    "}}\n\n',
+    ),
+    # a success that nothing confirms
+    (
+        "a message with nothing in it",
+        "anthropic-messages",
+        b'{}\ndata:{"delta":{"thinking":"H"}}\n\ndata:{"type":"message"}\n\n',
     ),
     # an answer that a strict client cannot read
     (
@@ -127,6 +142,11 @@ FINDINGS = [
     ("an element behind white space", "framing", b"array 3\n[    1,2]"),
     ("a document over several lines whose second is long", "framing", b"body-lines 12\n{\n" + b" " * 12 + b'"a": 1}'),
     ("what stands behind an array", "framing", b"array 60\n[<html><}bodstream k(i"),
+    (
+        "a broken request behind a good one",
+        "http",
+        GOOD + b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    ),
     ("a name that is whole at once and undeclared", "markup", b'\n<|tools_prefix|>{"O"'),
     ("a name with a blank behind it", "markup", b'\n<tool_call>{"name": "now ", "arguments": {}}</tool_call>'),
 ]

@@ -6,6 +6,7 @@ Floor 4, below the exchange, which judges the calls and decides what the client 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,7 +172,8 @@ class Reply:
         for choice in self.choices.values():
             leaks, choice.leaks = choice.leaks, None
             for piece in leaks.release() if leaks is not None else ():
-                self.pass_on(choice, piece)
+                with suppress(Fault):  # it has failed already: what a limit keeps back is white space
+                    self.pass_on(choice, piece)
 
     def _read(self, data: bytes, now: float) -> bool:
         """Take in decoded body bytes; True where the reply ended in them. Raises Fault."""

@@ -100,11 +100,11 @@ class Downstream:
     Belongs to one request and its answer.
     """
 
-    __slots__ = ("_cycle", "_gone", "_protocol", "_transport")
+    __slots__ = ("_gone", "_protocol", "_transport", "cycle")
 
     def __init__(self, protocol: GuardedProtocol, cycle: RequestResponseCycle, transport: _ResponseTransport) -> None:
         self._protocol = protocol
-        self._cycle = cycle
+        self.cycle = cycle
         self._transport = transport
         self._gone: Callable[[], None] | None = None
 
@@ -112,25 +112,25 @@ class Downstream:
         """Drop the connection, whatever is still buffered, and with it this answer: uvicorn would complain that it is
         not complete."""
         self._gone = None
-        self._cycle.disconnected = True
-        self._cycle.message_event.set()
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
         self._transport.flush()
         self._protocol.transport.abort()
 
     @property
     def request_is_whole(self) -> bool:
         """Whether all of the request's body is here."""
-        return not self._cycle.more_body
+        return not self.cycle.more_body
 
     def watch(self, gone: Callable[[], None] | None) -> bool:
         """Call `gone` when the client leaves; None: no more. False: it has left."""
         self._gone = gone
-        return not self._cycle.disconnected
+        return not self.cycle.disconnected
 
     def push(self, data: bytes) -> bool:
         """Send more of a body that has begun, now. False: not now, since the client does not read; ASGI's `send` waits
         for it."""
-        cycle = self._cycle
+        cycle = self.cycle
         if not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
             return False
         if self._protocol.flow.write_paused:
@@ -234,7 +234,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if size:
             self._raw += size
             if self._raw > self._limits.max_head_bytes:
-                self._refuse(self._head_too_large())
+                self._refusal = self._head_too_large()
+                self.send_400_response("")
                 return
         if self._head_timer is None and (self._begun or self._unanswered is None):
             self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
@@ -338,6 +339,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """The parser gave up: our reason, or bad HTTP."""
         fault = self._refusal or Fault(FaultKind.INVALID_REQUEST, "the request is not valid HTTP/1.1")
         cycle = self._unanswered
+        if cycle is not None and cycle.more_body and self.pipeline:
+            # It waits behind good requests, whose answers come first: it is forgotten, and they are the last.
+            self.pipeline.popleft()
+            self._served.pop()
+            cycle = self.cycle = self._served[-1].cycle
         if cycle is not None and (cycle.response_started or not cycle.more_body):
             # An answer is under way: it must not be mixed with another one. It ends, and then the connection does.
             self._deaf = True

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+sys.path[:1] = [str(TESTS), str(TESTS.parent)]  # not this folder: its modules have names of others
 
 if TYPE_CHECKING:
     from fuzz.targets import Target

@@ -9,7 +9,7 @@ from random import Random
 
 import casefile
 import markup_samples
-from fuzz import arguments, config, framing, inputs, markup, mutate, requests, response
+from fuzz import arguments, config, framing, http, inputs, markup, mutate, requests, response
 from proxy.dialects import UPSTREAM_DIALECTS
 from upstream_writers import WRITERS
 
@@ -56,5 +56,6 @@ TARGETS: dict[str, Target] = {
         Target("markup", markup.check, markup.seeds, markup.mutated),
         Target("arguments", arguments.check, arguments.seeds, arguments.mutated),
         Target("config", config.check, config.seeds, config.mutated),
+        Target("http", http.check, http.seeds, http.mutated),
     )
 }

@@ -104,7 +104,7 @@ class MessagesDecoder:
         for document in found:
             if isinstance(document, list) and len(document) == 1:
                 document, source = unwrapped(document, source)
-            self.whole = self.whole or (isinstance(document, dict) and document.get("type") == "message")
+            self.whole = self.whole or _is_reply(document)
             out += self._event(document, b"", source)
         for event in frames:
             out += self.feed(event)
@@ -228,7 +228,8 @@ class MessagesDecoder:
         reason = document.get("stop_reason")
         if isinstance(reason, str) and reason:
             out.append(self._finish(reason, {"stop_sequence": document.get("stop_sequence")}, {}))
-        return [*out, Done()]
+        # without either it is no reply, and proves nothing
+        return [*out, Done()] if blocks or reason else out
 
     def _own_block(self, block: Any) -> dict[str, Any]:
         """A block in the format's own words: text alone is one, and fields tell the type where it is missing."""
@@ -579,6 +580,11 @@ def _source(data: bytes | None, path: tuple[str | int, ...]) -> str:
 
 def _type_of_delta(delta: dict[str, Any]) -> str | None:
     return next((kind for field, kind in _DELTAS.items() if delta.get(field) is not None), None)
+
+
+def _is_reply(document: Any) -> bool:
+    is_message = isinstance(document, dict) and document.get("type") == "message"
+    return is_message and bool(document.get("content") or document.get("stop_reason"))
 
 
 def _has_its_field(delta: dict[str, Any]) -> bool:

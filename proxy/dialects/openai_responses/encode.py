@@ -388,7 +388,8 @@ class ResponsesEncoder(Encoder):
                 # typed clients ask every part for its type
                 named = [p for p in others if isinstance(p.get("type"), str) and p["type"] not in ("", *TEXT_BY_TYPE)]
                 whole[holder] = merged + named
-        if item.kind == "message" and final.get("status") not in ("completed", "incomplete"):
+        ended = final.get("status") in ("completed", "incomplete")
+        if whole.get("status") == "in_progress" or (item.kind == "message" and not ended):
             whole["status"] = status
         self._emit(ITEM_DONE, output_index=len(self._output), item=whole)
         self._output.append(whole)
