@@ -36,28 +36,16 @@ class Stream:
         """Index behind the first event that holds `marker`."""
         return next(n for n, event in enumerate(self.events) if marker in event) + 1
 
-    def seen(self, size: int) -> list[bytes]:
-        """The events that are whole within the first `size` bytes."""
+    def seen(self, size: int, *, closed: bool = False) -> list[bytes]:
+        """The events that are whole within the first `size` bytes. `closed`: the body ended there, and the last event
+        needs no end."""
         whole: list[bytes] = []
         for event in self.events:
-            size -= len(event)
-            if size < 0:
+            if size < len(event.rstrip(b"\n") if closed else event):
                 break
+            size -= len(event)
             whole.append(event)
         return whole
-
-    def text_in(self, size: int) -> str:
-        """What of the text is in the first `size` bytes."""
-        whole = b"".join(self.seen(size))
-        return "".join(piece for piece in TEXT if json.dumps(piece).encode() in whole)
-
-    def calls_in(self, size: int) -> int:
-        """How many calls have begun in the first `size` bytes."""
-        whole = b"".join(self.seen(size))
-        return sum(f'"{name}"'.encode() in whole for name, _ in CALLS)
-
-    def proven_in(self, size: int) -> bool:
-        return len(self.seen(size)) > self.proof
 
 
 def _sse(*documents: Any, named: bool = False) -> list[bytes]:

@@ -46,9 +46,6 @@ class Row:
     def sees(self, stream: bool) -> str:
         return self.streamed if stream else self.plain
 
-    def verdicts(self, stream: bool) -> dict[str, int]:
-        return self.metrics.streamed if stream else self.metrics.plain
-
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
@@ -59,6 +56,17 @@ class ClientRow:
     client: str
     upstream: str
     metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutRow:
+    """`begun`: whether the calls that had begun are incomplete."""
+
+    part: str
+    held: str
+    live: str
+    metrics: Metrics
+    begun: bool
 
 
 def upstream_rows() -> list[Row]:
@@ -79,6 +87,17 @@ def client_rows() -> list[ClientRow]:
     return rows
 
 
+def cut_rows() -> list[CutRow]:
+    rows = []
+    for _, cells in _rows("Replies that break off"):
+        part, held, live, upstream, metrics, left = cells
+        assert (left, upstream) == (NOTHING, "closed")
+        begun = metrics.endswith(", each call begun incomplete")
+        found = Metrics.read(metrics.removesuffix(", each call begun incomplete"))
+        rows.append(CutRow(part, held, live, found, begun))
+    return rows
+
+
 def _rows(section: str) -> Iterator[tuple[str, Sequence[str]]]:
     """Each row of a section with the name of its family."""
     text = FILE.read_text("utf-8")
@@ -87,5 +106,5 @@ def _rows(section: str) -> Iterator[tuple[str, Sequence[str]]]:
     for line in text.splitlines():
         if line.startswith("### "):
             family = line.removeprefix("### ")
-        elif line.startswith("| ") and not line.startswith(("| fault ", "|--", "| --")):
+        elif line.startswith("| ") and not line.startswith(("| fault ", "| breaks off ", "|--")):
             yield family, [cell.strip() for cell in line.strip("|").split("|")]

@@ -15,7 +15,7 @@ import re
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,8 +23,10 @@ import uvloop
 
 import casefile
 from dialect_clients import CLIENTS
+from faults.cuts import Breaking
+from faults.listeners import Listener
 from faults.replies import CALLS, REQUEST, TEXT
-from faults.table import NOTHING, Row
+from faults.table import NOTHING, CutRow, Metrics, Row
 from faults.upstreams import Act, whole
 from proxy.replay.inprocess import Answer
 from support.client import Client, Reply
@@ -85,7 +87,7 @@ class World:
     """The upstream answers with the script that the request's model names among `scripts`.
 
     `backends`: their tables in the configuration, by name; the upstream's address is filled in. `secure`: by name too,
-    backends where the upstream is reached over TLS.
+    backends where the upstream is reached over TLS. `listeners`: backends that are something else.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class World:
         scripts: Mapping[str, Script],
         backends: Mapping[str, Mapping[str, Any]],
         secure: Mapping[str, ssl.SSLContext] | None = None,
+        listeners: Mapping[str, Listener] | None = None,
         **tables: Any,
     ) -> None:
         self.scripts = {**scripts, "answers well": whole}
@@ -100,18 +103,26 @@ class World:
         self._secure = {name: Upstream(self._script, context) for name, context in (secure or {}).items()}
         self.asked: dict[str, list[Conversation]] = {}
         self.proxy: Proxy
+        self._ends = AsyncExitStack()
+        self._listeners = listeners or {}
         self._backends = backends
         self._tables = tables
 
     async def open(self) -> None:
         for up in self._upstreams:
-            await up.__aenter__()
-        tables = {**self._backends, **{name: {"base_url": up.url} for name, up in self._secure.items()}}
+            await self._ends.enter_async_context(up)
+        urls = {name: up.url for name, up in self._secure.items()}
+        for name, listener in self._listeners.items():
+            port = await self._ends.enter_async_context(listener())
+            urls[name] = f"http{'s' if 'tls' in name else ''}://127.0.0.1:{port}/v1"
+        tables = {name: dict(table) for name, table in self._backends.items()}
+        for name, url in urls.items():
+            tables.setdefault(name, {})["base_url"] = url
         usual = {"dialect": "openai-chat", "base_url": self.up.url}
         backends = [{"name": name, **usual, **table} for name, table in tables.items()]
         routes = [{"models": [f"{name}/*"], "backends": [name], "strip_prefix": f"{name}/"} for name in tables]
         self.proxy = Proxy(**{"backends": backends, "routes": routes, **self._tables})
-        await self.proxy.__aenter__()
+        await self._ends.enter_async_context(self.proxy)
         for asker in ASKERS:
             await self.exchange(asker, f"usual/{_PROBE}")
         await self.probe()
@@ -119,10 +130,8 @@ class World:
         gc.freeze()
 
     async def close(self) -> None:
-        await self.alone()
-        await self.proxy.__aexit__(None, None, None)
-        for up in self._upstreams:
-            await up.__aexit__(None, None, None)
+        await self.hang_up()
+        await self._ends.aclose()
         gc.unfreeze()
 
     @property
@@ -146,9 +155,8 @@ class World:
         assert await eventually(lambda: ["open"] * self.connected) == []
 
     async def _script(self, c: Conversation) -> None:
-        model: str = c.request.json["model"]
-        self.asked.setdefault(model, []).append(c)
-        await self.scripts[model.partition("#")[0]](c)
+        self.asked.setdefault(c.model, []).append(c)
+        await self.scripts[c.model.partition("#")[0]](c)
 
     # --- asking
 
@@ -239,6 +247,41 @@ class World:
             wrong.append(f"upstream: {self.connections - made} new connections for {kept} requests")
         return wrong
 
+    # --- a reply that breaks off
+
+    async def cuts(self, way: Breaking, rows: Mapping[str, CutRow], *, live: bool) -> list[str]:
+        """Every cell that is not as the table says, of a reply that breaks off at each of its bytes."""
+        before = await self.alone()
+        counts = self.counts()
+        backend = ("live-" if live else "") + (way.stream.dialect if way.stream is not None else "openai-chat")
+        want: Counter[str] = Counter()
+        wrong: list[str] = []
+        cuts = list(way.cuts())
+
+        async def ask() -> None:
+            async with AsyncExitStack() as stack:
+                client = await stack.enter_async_context(Client(self.proxy.port))
+                while cuts:
+                    at, cut = cuts.pop()
+                    asker = Asker(list(CLIENTS)[at % len(CLIENTS)], stream=way.stream is not None)
+                    row = rows[cut.part]
+                    cell = row.live if live else row.held
+                    await client.ask(asker.request(f"{backend}/{way.name}#{at}"), PATHS[asker.dialect])
+                    reply = await client.rest(await client.head(PATIENCE_S), PATIENCE_S)
+                    where = f"{cut.part}, byte {at} [{asker}]"
+                    text = "".join(TEXT) if cell == "whole" else cut.text
+                    wrong.extend(f"client {where}: {one}" for one in judge(cell, asker, reply, text, live=live))
+                    want.update(_expected(backend, asker, cell, row.metrics, cut.begun if row.begun else None))
+                    if "close" in reply.headers.get("connection", "") or reply.broken:
+                        client = await stack.enter_async_context(Client(self.proxy.port))
+
+        await asyncio.gather(*(ask() for _ in range(16)))
+        wrong += await self.settled(before)
+        wrong += [f"metrics: {one}" for one in differences(want, self.counts() - counts)]
+        wrong += [f"upstream {model}: asked {len(c)} times" for model, c in self.asked.items() if len(c) != 1]
+        wrong += await eventually(lambda: [f"upstream: {self.connected} connections are open"] * bool(self.connected))
+        return wrong + await self.probe()
+
     def _upstream_sees(self, row: Row, asker: Asker) -> list[str]:
         asked = self.asked.get(f"{row.fault}#{asker}", [])
         want = {NOTHING: 0, "asked twice": 2}.get(row.upstream.partition(", ")[0], 1)
@@ -252,8 +295,9 @@ class World:
 # --- what a client sees --------------------------------------------------------------------------------------------
 
 
-def judge(cell: str, asker: Asker, reply: Reply, text: str | None = "".join(TEXT)) -> list[str]:
-    """What falls short of the cell, in words. A reply that failed never holds a call, whole or half."""
+def judge(cell: str, asker: Asker, reply: Reply, text: str | None = "".join(TEXT), *, live: bool = False) -> list[str]:
+    """What falls short of the cell, in words. A reply that failed never holds a call, whole or half; of one whose calls
+    are sent live it may hold half a call, which no client can take for a whole one."""
     if reply.broken:
         return [f"the connection broke after {reply.body[-200:]!r}"]
     try:
@@ -274,13 +318,21 @@ def judge(cell: str, asker: Asker, reply: Reply, text: str | None = "".join(TEXT
         if text is not None and said != text:
             out.append(f"text {said!r}")
     else:
-        if calls:
+        if any(_is_json(arguments) for _, arguments in calls) if live else calls:
             out.append(f"calls of a reply that failed: {calls}")
         if text is not None and not text.startswith(said):
             out.append(f"text {said!r}")
         if not (isinstance(read.error, dict) and read.error.get("message")):
             out.append(f"no error that says anything: {read.error!r}")
     return out
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _may_pass(name: str, value: str) -> bool:
@@ -320,13 +372,21 @@ def expected_counts(row: Row, act: Act) -> Counter[str]:
         if act.warm:
             found[_key("requests", backend="usual", dialect=asker.dialect, status="200")] += 1
             found[_key("tool_calls", backend="usual", verdict="valid")] += len(CALLS)
-        cell = row.sees(asker.stream)
-        status = "200" if cell == "whole" or cell.startswith("cut: ") else cell.partition(" ")[0]
-        found[_key("requests", backend=act.backend, dialect=asker.dialect, status=status)] += 1
-        if cell != "whole":
-            found[_key("upstream_errors", backend=act.backend, kind=row.metrics.kind)] += 1
-        for verdict, count in row.verdicts(asker.stream).items():
-            found[_key("tool_calls", backend=act.backend, verdict=verdict)] += count
+        found.update(_expected(act.backend, asker, row.sees(asker.stream), row.metrics))
+    return found
+
+
+def _expected(backend: str, asker: Asker, cell: str, metrics: Metrics, begun: int | None = None) -> Counter[str]:
+    """What one exchange adds. `begun`: how many calls are incomplete, where that is not in the row."""
+    status = "200" if cell == "whole" or cell.startswith("cut: ") else cell.partition(" ")[0]
+    found = Counter({_key("requests", backend=backend, dialect=asker.dialect, status=status): 1})
+    if cell != "whole":
+        found[_key("upstream_errors", backend=backend, kind=metrics.kind)] = 1
+    verdicts = dict(metrics.streamed if asker.stream else metrics.plain)
+    if begun is not None:
+        verdicts["incomplete"] = begun
+    for verdict, count in verdicts.items():
+        found[_key("tool_calls", backend=backend, verdict=verdict)] = count
     return found
 
 
@@ -393,6 +453,18 @@ class Loop:
 
     def close(self) -> None:
         self._runner.close()
+
+
+@contextmanager
+def running(world: World) -> Iterator[tuple[World, Loop]]:
+    """The world in a loop of its own."""
+    loop = Loop()
+    try:
+        loop.run(world.open())
+        yield world, loop
+    finally:
+        loop.run(world.close())
+        loop.close()
 
 
 def complaints(records: Sequence[logging.LogRecord]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import struct
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from urllib.parse import unquote
 
 
 @dataclass
@@ -47,6 +49,12 @@ class Conversation:
     connection: Connection
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # by the proxy
     sent: int = 0
+
+    @property
+    def model(self) -> str:
+        """The model that is asked for; Gemini's is in the path."""
+        found = re.search(r"/models/(.*):", unquote(self.request.target))
+        return found[1] if found else str(self.request.json["model"])
 
     async def raw(self, data: bytes) -> None:
         try:
