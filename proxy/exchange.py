@@ -25,6 +25,7 @@ from typing import Any, Literal
 from weakref import ref
 
 from proxy.assembly.slots import HeldCall
+from proxy.checks.schema import UNCHECKABLE
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS
 from proxy.dialects.base import Encoder, Envelope
@@ -277,6 +278,7 @@ class Exchange:
         if self._state == "over":
             return []
         self._need_reply()
+        self._judged = [call for call in self._judged if call.error is not UNCHECKABLE]  # nobody knows
         self._state = "over"
         self.record.outcome = "gone"
         return self._finished(now)
@@ -305,6 +307,7 @@ class Exchange:
             if found is not None:
                 judged.verdict, judged.error = found
             elif self._request.tools[judged.name].kind == "function":
+                judged.verdict, judged.error = Verdict.SCHEMA_VIOLATION, UNCHECKABLE  # until its check is back
                 jobs.append(job(self._request, self._settings, len(self._judged), held, judged.name))
             self._judged.append(judged)
             self._held.append(held)

@@ -290,6 +290,21 @@ def test_when_the_client_is_gone_the_record_says_so_once() -> None:
     assert machine.abandon(Fault(FaultKind.SHUTDOWN, "x"), 0.4) == []
 
 
+def test_a_call_whose_check_has_not_come_back_is_never_called_valid() -> None:
+    for how in ("abandon", "gone"):
+        machine = exchange()
+        commands = machine.receive(ROLE + GOOD + chunk({}, "tool_calls") + DONE, 0.1)
+        assert [type(c) for c in commands] == [Stop, Check]
+        if how == "gone":
+            machine.gone(0.2)
+            assert machine.record.verdicts == []
+            continue
+        commands = machine.abandon(Fault(FaultKind.TIMEOUT, "x"), 0.2)
+        report = json.loads(sent(commands))["wholecall"]["calls"][0]
+        assert (report["verdict"], report["errors"][0]["rule"]) == ("schema_violation", "uncheckable")
+        assert machine.record.verdicts == ["schema_violation"]
+
+
 def test_a_plain_document_that_needs_nothing_goes_out_byte_for_byte() -> None:
     body = b'{ "id": "c", "object": "chat.completion", "created": 1, "model": "m", "x": 1.50, "choices": [{"index": 0,'
     body += b' "message": {"role": "assistant", "content": "hi", "refusal": null}, "finish_reason": "stop"}] }'

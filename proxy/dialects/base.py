@@ -193,7 +193,7 @@ def request_head(body: bytes) -> tuple[dict[str, Any], str, bool]:
     Raises Fault (INVALID_JSON, INVALID_REQUEST).
     """
     try:
-        document = load(body)
+        document = load(body, strict=True)  # to take 1e400 for null would be another request
     except NotJson as error:
         raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
     if not isinstance(document, dict):

@@ -185,6 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn does so only where the client closed in order
         self._all_lost()
 
     def data_received(self, data: bytes) -> None:

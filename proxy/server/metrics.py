@@ -130,7 +130,8 @@ class Metrics:
         if record.reask:
             self._reasks.labels(backend, label(record.reask)).inc()
         for failed, fault in entry.attempts:
-            self._errors.labels(label(failed), kind_label(fault.kind.value.code)).inc()
+            if fault.kind.value.code in _UPSTREAM_KINDS:  # not what cannot be asked of this backend
+                self._errors.labels(label(failed), fault.kind.value.code).inc()
         is_upstreams = entry.opened_at is not None and entry.decided and record.code not in _OUR_CODES
         if record.outcome == "error" and is_upstreams:
             self._errors.labels(backend, kind_label(record.code)).inc()

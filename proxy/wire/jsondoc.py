@@ -21,6 +21,18 @@ def _finite(source: str) -> float | None:
 
 # Some Python servers write a logprob of -Infinity, and no strict parser takes it: such a number becomes null.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+
+
+def _no_number(source: str) -> float:
+    raise ValueError(f"{source[:20]} is no number that JSON has")
+
+
+def _number(source: str) -> float:
+    number = float(source)
+    return number if isfinite(number) else _no_number(source)
+
+
+_STRICT = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 19  # digits of the shortest integer that 64 bits may not hold
 _BEFORE_NUMBERS = b"[:, \t\r\n-"
@@ -31,8 +43,9 @@ class NotJson(ValueError):
     """The bytes are no JSON document, nor several."""
 
 
-def load(data: bytes) -> Any:
-    """The one document in `data`, integers exact. Raises NotJson.
+def load(data: bytes, *, strict: bool = False) -> Any:
+    """The one document in `data`, integers exact. Raises NotJson; `strict`: also for NaN, Infinity and numbers that no
+    double holds, which are null else.
 
     orjson refuses lone surrogate escapes and turns integers beyond 64 bit into floats; `json` does neither.
     """
@@ -43,7 +56,7 @@ def load(data: bytes) -> Any:
             pass
     text = _shallow(decode(data)[0])
     try:
-        return _DECODER.decode(text)
+        return (_STRICT if strict else _DECODER).decode(text)
     except ValueError as error:
         raise NotJson(str(error)) from None
 

@@ -14,6 +14,7 @@ _METRICS = re.compile(
     r"(, (?P<incomplete>\d+) incomplete(?P<incomplete_streamed> when streamed)?)?"
     r"(, (?P<valid>\d+) valid(?P<valid_streamed> when streamed)?)?"
 )
+_COUNTED = re.compile(r"(?P<status>not counted|none|\d+)(?P<twice> twice)?(, \d+ \w+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,23 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """How a visit is counted in wholecall_requests_total (`status` None: not at all), and the verdicts of its calls."""
+
+    status: str | None
+    times: int
+    verdicts: dict[str, int]
+
+    @classmethod
+    def read(cls, cell: str) -> Counted:
+        found = _COUNTED.fullmatch(cell)
+        assert found is not None, f"no cell about metrics: {cell!r}"
+        status = None if found["status"] == "not counted" else found["status"]
+        verdicts = {word: int(count) for count, word in re.findall(r", (\d+) (\w+)", cell)}
+        return cls(status, 2 if found["twice"] else 1, verdicts)
+
+
+@dataclass(frozen=True, slots=True)
 class ClientRow:
     """`client`: what it sees itself."""
 
@@ -55,7 +73,7 @@ class ClientRow:
     fault: str
     client: str
     upstream: str
-    metrics: str
+    metrics: Counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +101,7 @@ def client_rows() -> list[ClientRow]:
     for family, cells in _rows("Hostile clients"):
         fault, client, upstream, metrics, left = cells
         assert left == NOTHING
-        rows.append(ClientRow(family, fault, client, upstream, metrics))
+        rows.append(ClientRow(family, fault, client, upstream, Counted.read(metrics)))
     return rows
 
 

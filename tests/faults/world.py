@@ -8,71 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import re
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import uvloop
 
-import casefile
 from dialect_clients import CLIENTS
+from faults import clients
+from faults.asking import ASKERS, PATHS, Asker, judge
 from faults.cuts import Breaking
 from faults.listeners import Listener
 from faults.replies import CALLS, REQUEST, TEXT
-from faults.table import NOTHING, CutRow, Metrics, Row
+from faults.table import NOTHING, ClientRow, CutRow, Metrics, Row
 from faults.upstreams import Act, whole
-from proxy.replay.inprocess import Answer
+from faults.visit import PATIENCE_S, Visit
 from support.client import Client, Reply
 from support.proxy import Proxy
 from support.upstream import Conversation, Script, Upstream
 
-PATHS = {
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "anthropic-messages": "/v1/messages",
-}
 # How much a fault may cost in memory besides what it takes to read it: buffers of sockets, mostly.
 MEMORY = 64 << 20
-PATIENCE_S = 60.0  # of the clients: on a machine that is busy with other things too
 
 _PROBE = "answers well#probe"
 # A schema that is no cheap one: its checks are made in the child process, which so shows that it lives.
 _PATTERN = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}}
 
-_HEADERS = {
-    "cache-control", "connection", "content-length", "content-type", "date", "openai-x", "retry-after",
-    "transfer-encoding", "x-accel-buffering", "x-request-id", "x-should-retry",
-}  # fmt: skip
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """A client of this dialect that asks for a stream, or for a plain reply."""
-
-    dialect: str
-    stream: bool
-
-    def __str__(self) -> str:
-        return f"{self.dialect}, {'streamed' if self.stream else 'plain'}"
-
-    def request(self, model: str, **more: Any) -> bytes:
-        return CLIENTS[self.dialect].ask({**REQUEST, "stream": self.stream, **more}, model)
-
-    def read(self, reply: Reply) -> casefile.Reply:
-        answer = Answer(reply.status, reply.headers, bytearray(reply.body))
-        return CLIENTS[self.dialect].read(answer, self.stream)
-
-
-ASKERS = [Asker(dialect, stream) for dialect in CLIENTS for stream in (True, False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +152,11 @@ class World:
     # --- counting
 
     def counts(self) -> Counter[str]:
-        """What the metrics count of requests, calls and errors; equal label sets have equal keys."""
-        return Counter(dict(_counts(self.proxy.service.metrics.render().decode())))
+        """What the metrics count of requests, calls and errors, by their labels without the route."""
+        found: Counter[str] = Counter()
+        for key, count in _counts(self.proxy.service.metrics.render().decode()):
+            found[key] += count
+        return found
 
     def state(self) -> State:
         mine = {asyncio.current_task(), *(task for up in self._upstreams for task in up.tasks)}
@@ -247,6 +218,61 @@ class World:
             wrong.append(f"upstream: {self.connections - made} new connections for {kept} requests")
         return wrong
 
+    # --- a hostile client's row
+
+    async def visited(self, row: ClientRow, act: clients.Act) -> list[str]:
+        """Every cell of a hostile client's row that is not as the table says, in words."""
+        before = await self.alone()
+        counts = self.counts()
+        self.scripts[row.fault] = act.upstream
+        visits: dict[str, Visit] = {}
+
+        async def visit(asker: Asker, how: str) -> str:
+            async with self.visit(row.fault, act, asker, how) as one:
+                visits[one.name] = one
+                return await act.do(one)
+
+        with memory() as grown:
+            cells = await asyncio.gather(*(visit(asker, how) for asker in act.askers for how in act.ways))
+            wrong = await self.settled(before)
+        if grown.bytes > MEMORY:
+            wrong.append(f"left behind: {grown.bytes >> 20} MiB of memory were needed")
+        want: Counter[str] = Counter()
+        for cell, one in zip(cells, visits.values(), strict=True):
+            where = f"[{one.asker}, {one.how}]"
+            wrong += [f"client {where}: {cell!r}, want {row.client!r}"] if cell != row.client else []
+            wrong += [f"client {where}: {what}" for what in one.wrong]
+            if row.metrics.status is not None:
+                label = {"dialect": one.asker.dialect, "status": row.metrics.status}
+                want[_key("requests", **label)] += row.metrics.times
+            want.update({_key("tool_calls", verdict=verdict): n for verdict, n in row.metrics.verdicts.items()})
+        wrong += await eventually(lambda: [what for name in visits for what in self._upstream_saw(row, name)])
+        wrong += [f"metrics: {one}" for one in differences(want, without_backend(self.counts() - counts))]
+        return wrong + await self._goes_on("usual")
+
+    @asynccontextmanager
+    async def visit(self, fault: str, act: clients.Act, asker: Asker, how: str) -> AsyncIterator[Visit]:
+        """One client's visit, before anything is done."""
+        name = f"{fault}#{asker}, {how}"
+        async with Client(self.proxy.port, receive_buffer=act.buffer) as client:
+            yield Visit(
+                client,
+                asker,
+                f"{act.backend}/{name}",
+                how,
+                lambda: self.asked.get(name, []),
+                lambda: self.proxy.service.admission.running,
+            )
+
+    def _upstream_saw(self, row: ClientRow, name: str) -> list[str]:
+        asked = self.asked.get(name, [])
+        want = 0 if row.upstream == NOTHING else 2 if "twice" in row.upstream else 1
+        if len(asked) != want:
+            return [f"upstream [{name}]: asked {len(asked)} times, want {want}"]
+        if asked and asked[-1].connection.open != row.upstream.endswith("kept"):
+            return [f"upstream [{name}]: the connection is {'open' if asked[-1].connection.open else 'closed'}"]
+        return []
+
     # --- a reply that breaks off
 
     async def cuts(self, way: Breaking, rows: Mapping[str, CutRow], *, live: bool) -> list[str]:
@@ -292,63 +318,6 @@ class World:
         return []
 
 
-# --- what a client sees --------------------------------------------------------------------------------------------
-
-
-def judge(cell: str, asker: Asker, reply: Reply, text: str | None = "".join(TEXT), *, live: bool = False) -> list[str]:
-    """What falls short of the cell, in words. A reply that failed never holds a call, whole or half; of one whose calls
-    are sent live it may hold half a call, which no client can take for a whole one."""
-    if reply.broken:
-        return [f"the connection broke after {reply.body[-200:]!r}"]
-    try:
-        read = asker.read(reply)
-    except (ValueError, KeyError, TypeError) as error:
-        return [f"status {reply.status} and what no client can read ({error!r}): {reply.body[-200:]!r}"]
-    out = list(dict.fromkeys(read.noncanonical))
-    out += [f"header {name}: {value!r}" for name, value in reply.headers.items() if not _may_pass(name, value)]
-    calls = [(call.name, call.arguments) for call in read.calls.values()]
-    said = read.content.get(0, "")
-    got = _cell(read)
-    if got != cell:
-        out.append(f"{got!r}, want {cell!r}")
-    if cell == "whole":
-        want = [(name, json.loads(arguments)) for name, arguments in CALLS]
-        if [(name, json.loads(arguments)) for name, arguments in calls] != want:
-            out.append(f"calls {calls}")
-        if text is not None and said != text:
-            out.append(f"text {said!r}")
-    else:
-        if any(_is_json(arguments) for _, arguments in calls) if live else calls:
-            out.append(f"calls of a reply that failed: {calls}")
-        if text is not None and not text.startswith(said):
-            out.append(f"text {said!r}")
-        if not (isinstance(read.error, dict) and read.error.get("message")):
-            out.append(f"no error that says anything: {read.error!r}")
-    return out
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _may_pass(name: str, value: str) -> bool:
-    """Whether a response header may come from the proxy: its own, and what it passes on from the upstream."""
-    return name in _HEADERS and value.isascii() and value.isprintable()
-
-
-def _cell(read: casefile.Reply) -> str:
-    code = read.error.get("code") or read.error.get("type") if isinstance(read.error, dict) else "no error"
-    if read.status != 200:
-        return f"{read.status} {code}"
-    if read.error is not None:
-        return f"cut: {code}"
-    return "whole" if read.done == 1 else "no end"
-
-
 # --- what the metrics say ------------------------------------------------------------------------------------------
 
 _SAMPLE = re.compile(r"wholecall_(requests|upstream_errors|tool_calls)_total\{(.*)\} (\S+)")
@@ -387,6 +356,13 @@ def _expected(backend: str, asker: Asker, cell: str, metrics: Metrics, begun: in
         verdicts["incomplete"] = begun
     for verdict, count in verdicts.items():
         found[_key("tool_calls", backend=backend, verdict=verdict)] = count
+    return found
+
+
+def without_backend(counts: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for key, count in counts.items():
+        found[re.sub(r" backend=[^ ]*", "", key)] += count
     return found
 
 
@@ -429,9 +405,14 @@ def memory() -> Iterator[Growth]:
             file.write("5")  # the peak is forgotten; where that is not allowed, an earlier one stands for it
     except OSError:
         pass
-    before = _status("VmRSS")
+    before = resident()
     yield grown
     grown.bytes = _status("VmHWM") - before
+
+
+def resident() -> int:
+    """This process's memory in bytes."""
+    return _status("VmRSS")
 
 
 def _status(field_name: str) -> int:

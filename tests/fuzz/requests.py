@@ -105,10 +105,10 @@ def seeds() -> list[bytes]:
         for client in CLIENTS.values():
             with suppress(LookupError, TypeError):
                 out.append(client.name.encode() + b"\n" + client.ask(dict(case.recording.request), "m"))
-    return list(dict.fromkeys(out + [_rich(name) for name in CLIENTS]))
+    return list(dict.fromkeys(out + [rich(name) for name in CLIENTS]))
 
 
-def _rich(dialect: str) -> bytes:
+def rich(dialect: str) -> bytes:
     """A request with a history of calls, and what else a dialect has."""
     picture = "data:image/png;base64,AAAA"
     arguments = '{"city": "Oslo"}'
