@@ -17,7 +17,7 @@ from support.tls import Authority
 ROWS = upstream_rows()
 BACKENDS: dict[str, dict[str, Any]] = {
     "usual": {},
-    "hasty": {"limits": {"first_byte_s": 0.4, "idle_s": 0.4}},
+    "hasty": {"limits": {"first_byte_s": 0.5, "idle_s": 0.5}},
     "brief": {"limits": {"total_s": 0.5}},
     "small": {
         "limits": {
