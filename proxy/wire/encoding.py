@@ -30,7 +30,6 @@ class Inflater:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb; limit max_reply_bytes) behind the
         good ones."""
-        self._in += len(data)
         try:
             while data:
                 if self._fresh:
@@ -42,8 +41,10 @@ class Inflater:
                         break  # bytes behind the compressed stream are nothing
                     self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
                 piece = self._inflate.decompress(data, _STEP)
-                data = self._inflate.unconsumed_tail or self._inflate.unused_data
+                rest = self._inflate.unconsumed_tail or self._inflate.unused_data
+                self._in += len(data) - len(rest)  # what brought this piece: a read may hold much more
                 self._out += len(piece)
+                data = rest
                 if self._out > _FREE + _GROWTH * self._in:
                     bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
                     raise Fault(FaultKind.BAD_ENCODING, bomb)

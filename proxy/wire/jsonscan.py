@@ -21,7 +21,8 @@ _SCALAR_BEGIN = re.compile(
     r"t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?(?:[0-9]+(?:\.[0-9]*)?(?:(?<=[0-9])[eE][+-]?[0-9]*)?)?"
 )
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
+# A string without an end goes to the end of the text: else each escaped quote in it would be tried as a beginning.
+_PART = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _CLOSER = {"{": "}", "[": "]"}
 
 
