@@ -691,3 +691,13 @@ def refusal(client: str, upstream: str, body: dict[str, Any]) -> Fault | None:
     except Fault as fault:
         return fault
     return None
+
+
+@pytest.mark.parametrize("odd", ["x", 5, None, [], [[]]])
+def test_a_block_that_is_no_object_beside_one_that_is_put_right_is_no_mistake_of_ours(odd: Any) -> None:
+    """Found by the fuzzer: an AttributeError, and with it a 500."""
+    blocks = [odd, {"type": "tool_result", "tool_use_id": "nobody's", "content": "x"}]
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": blocks}]}
+    for upstream in UPSTREAM_DIALECTS:
+        refused = refusal("anthropic-messages", upstream, body)
+        assert refused is None or refused.public_status == 400

@@ -160,10 +160,14 @@ def _guarded(body: dict[str, Any], note: Note) -> dict[str, Any]:
         new = [b for block in blocks for b in _guard_block(block, ids, note)]
         if len(new) != len(blocks) or any(a is not b for a, b in zip(blocks, new, strict=True)):
             changed = True
-            new.sort(key=lambda block: block.get("type") != "tool_result")  # they have to stand first
+            new.sort(key=lambda block: not _is_result(block))  # they have to stand first
             message = {**message, "content": new}
         out.append(message)
     return {**body, "messages": out} if changed else body
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
 
 
 def _guard_block(block: Any, ids: CallIds, note: Note) -> list[Any]:
