@@ -16,6 +16,7 @@ from proxy.checks.judge import judge
 from proxy.dialects.openai_chat.request import read
 from proxy.exchange import Exchange, ExchangeSettings
 from proxy.faults import Fault, FaultKind
+from proxy.model.calls import Verdict
 from proxy.model.commands import Check, Command, Finish, Retry, Send, Start, Stop
 
 TOOL = {
@@ -437,3 +438,15 @@ def test_an_event_of_a_long_read_costs_no_more_than_one_of_a_short_read() -> Non
         return time.process_time() - since
 
     assert cost(5000) < 4 * cost(500)
+
+
+@pytest.mark.parametrize("kind", ["content", "reasoning_content"])
+def test_white_space_that_is_held_back_as_a_limit_is_reached_is_no_second_fault(kind: str) -> None:
+    machine = exchange(ExchangeSettings(max_held_bytes=300))
+    begun = ROLE + chunk({kind: " " if kind == "content" else "So."}) + call('{"a":"', call_id="a", name="get_tide")
+    out = run(machine, machine.receive(begun, 0.1))
+    for number in range(80):
+        out += run(machine, machine.receive(chunk({"content": " " * 5}), 0.2 + number / 100))
+    assert isinstance(out[-1], Finish)
+    assert out[-1].record.code == "max_held_bytes"
+    assert out[-1].record.verdicts == [Verdict.INCOMPLETE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -107,6 +108,39 @@ def test_nothing_of_an_exchange_waits_for_the_garbage_collector() -> None:
 
 
 # --- a client that leaves -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "without the end"])
+def test_a_client_may_leave_just_as_the_reply_ends(whole: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """In one turn of the loop: what the core then wants must be carried out, or the exchange never ends."""
+    told: list[Conversation] = []
+    data = b"".join(b"data: %b\n\n" % one for one in (json.dumps(chunk(finish="stop")).encode(), b"[DONE]"))
+    ending = b"%x\r\n%b\r\n" % (len(data), data) + (b"0\r\n\r\n" if whole else b"")
+
+    async def script(c: Conversation) -> None:
+        await c.head()
+        await c.event(chunk({"role": "assistant", "content": "Hello"}))
+        told.append(c)
+        if whole:
+            while told:  # then the connection may carry the next request
+                await asyncio.sleep(0.001)
+        else:
+            await c.until_closed()
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for _ in range(20):
+            async with Client(proxy.port) as client:
+                await client.ask({**REQUEST, "stream": True})
+                await client.until(b"Hello", await client.head())
+                with socket.socket(fileno=os.dup(client.writer.get_extra_info("socket").fileno())) as same:
+                    same.shutdown(socket.SHUT_WR)  # at once; uvloop's own would wait for the turn's end
+                told[0].writer.write(ending)
+                told.clear()
+                await proxy.quiet()
+        assert (await ask(proxy.port, None, "/healthz")).status == 200
+
+    run(script, test)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,22 @@ def test_check_config_reports_every_mistake_and_describes_a_good_file(tmp_path: 
 # --- workers ------------------------------------------------------------------------------------------------------
 
 
+def test_the_supervisor_outlives_a_pause_of_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = write_config(tmp_path / "c.toml", document("http://127.0.0.1:1/v1"))
+        async with running(config, "--workers", "2") as process:
+            process.kill(signal.SIGSTOP)
+            await asyncio.sleep(1.5)  # longer than it waits for a signal
+            process.kill(signal.SIGCONT)
+            await asyncio.sleep(1.5)
+            assert process.process.returncode is None
+            assert (await ask(process.port, None, "/healthz")).status == 200
+            process.kill(signal.SIGTERM)
+            assert await process.ended() == 0
+
+    asyncio.run(main())
+
+
 def test_two_workers_share_a_port_and_their_metrics_add_up(tmp_path: Path) -> None:
     async def main() -> None:
         async with Upstream(says("Hello")) as up:

@@ -125,6 +125,7 @@ class Reply:
         self.flowing = further  # model output was given to the encoder
         self.holding = further
         self._held_bytes = 0
+        self._over = False  # nothing more comes: what is passed on now is not held for long
         self._calls = 0
         self._run: Stencil | None = None  # what the last events fit, whose text came verbatim, until the read's end
         self._texts: list[str] = []  # of those events
@@ -166,9 +167,11 @@ class Reply:
         self._deltas(self._decoder.close(), now)
         for choice in self.choices.values():
             self._close_leaks(choice)
+        self._over = True
 
     def release_text(self) -> None:
         """The reply has failed: text that was held for calls stays text."""
+        self._over = True
         for choice in self.choices.values():
             leaks, choice.leaks = choice.leaks, None
             for piece in leaks.release() if leaks is not None else ():
@@ -591,7 +594,7 @@ class Reply:
         self._held_bytes += size
         if self._held_bytes > self._record.peak_held_bytes:
             self._record.peak_held_bytes = self._held_bytes
-        if self._held_bytes > self._settings.max_held_bytes:
+        if self._held_bytes > self._settings.max_held_bytes and not self._over:
             raise limit_fault("max_held_bytes", self._settings.max_held_bytes, "what is held of the reply")
 
     def _finish(self, delta: FinishDelta) -> None:

@@ -80,11 +80,7 @@ class _Woken(Exception):
 
 
 class _Taken(Exception):
-    """Bytes were taken in the socket's callback; `steps` are for the task."""
-
-    def __init__(self, steps: list[Command]) -> None:
-        super().__init__()
-        self.steps = steps
+    """Bytes were taken in the socket's callback; `Pump._kept` says what follows."""
 
 
 class Pump:
@@ -136,6 +132,7 @@ class Pump:
         self._finished = False
         self._stopped = False  # the core has all it wants of the reply that is open
         self._again: Request | None = None  # what to ask the same backend next
+        self._kept: list[Command] = []  # what the core made of bytes that were taken in the socket's callback
 
     # --- the exchange ------------------------------------------------------------------------------------------
 
@@ -305,12 +302,14 @@ class Pump:
             self._stage, self._breakable = _Stage.READING, True
             try:
                 data = await reply.read(self._take)
-            except _Taken as taken:
-                return taken.steps
+            except _Taken:
+                return self._kept_steps()
             except asyncio.CancelledError:
                 if self._wake is None:
                     raise
                 self._task.uncancel()
+                if self._kept:  # a wake that came before the task went on took the place of _Taken; its turn is next
+                    return self._kept_steps()
                 return self._woken(attempt)
             except Fault as fault:
                 return exchange.broken(fault, clock())
@@ -319,10 +318,17 @@ class Pump:
             steps = self._received(data)
             if steps:
                 return steps
+            if not data:
+                raise RuntimeError("the core wants nothing more, and has not said how the exchange ended")
+
+    def _kept_steps(self) -> list[Command]:
+        steps, self._kept = self._kept, []
+        return steps
 
     def _take(self, data: bytes) -> bool:
         """Most reads of a stream: in the callback of the upstream's socket, without waking the task, into the core and
-        out to the client. Raises _Taken with what only the task can carry out; False: it has to read them itself."""
+        out to the client. Raises _Taken where the core wants what only the task can do, which is in `_kept`; False: it
+        has to read them itself."""
         if self._wake is not None:
             return False
         steps = self._received(data)
@@ -333,7 +339,8 @@ class Pump:
             if self._downstream.push(step.data):
                 self._entry.overhead_s += began - self._busy_since
                 return True
-        raise _Taken(steps)
+        self._kept = steps
+        raise _Taken
 
     def _received(self, data: bytes) -> list[Command]:
         """What the core makes of the body's next bytes; b"": its end."""

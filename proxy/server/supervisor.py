@@ -148,7 +148,9 @@ class Supervisor:
                 self._start()
             while self._alive or self._stop_at is None:
                 received = signal.sigtimedwait(awaited, self._pause())
-                if received is not None:
+                # Stopped and continued meanwhile (job control, a suspended machine), CPython 3.11 gives a number that
+                # is none of these.
+                if received is not None and received.si_signo in awaited:
                     self._handle(signal.Signals(received.si_signo))
                 self._reap(directory)
                 self._start_due()
