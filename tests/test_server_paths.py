@@ -243,7 +243,14 @@ def test_a_download_that_breaks_breaks_for_the_client_too() -> None:
     run(cut, test)
 
 
-@pytest.mark.parametrize(("key", "script"), [("first_byte_s", silent), ("idle_s", None)])
+async def drips(c: Conversation) -> None:
+    await c.head(content_type="application/octet-stream")
+    while True:
+        await c.chunk(b"x")
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("key", "script"), [("first_byte_s", silent), ("idle_s", None), ("total_s", drips)])
 def test_deadlines_hold_for_other_paths_too(key: str, script: Script | None) -> None:
     async def stalls(c: Conversation) -> None:
         await c.head(content_type="application/octet-stream")
@@ -258,8 +265,28 @@ def test_deadlines_hold_for_other_paths_too(key: str, script: Script | None) -> 
         else:
             assert reply.broken
         await up.none_open()
+        await proxy.quiet()
+        assert proxy.metric("wholecall_upstream_errors_total", kind="timeout") == 1
 
     run(script or stalls, test, limits={key: 0.2})
+
+
+def test_a_client_that_does_not_read_a_download_is_dropped_and_no_fault_of_the_backend() -> None:
+    async def flood(c: Conversation) -> None:
+        await c.head(content_type="application/octet-stream")
+        while True:
+            await c.chunk(b"x" * 65_536)
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        async with Client(proxy.port, receive_buffer=65_536) as client:
+            await client.ask(None, "/v1/files/1/content", "GET")
+            await client.head()
+            await proxy.quiet()
+        await up.none_open()
+        assert proxy.metric("wholecall_requests_total", status="200") == 1
+        assert proxy.metric("wholecall_upstream_errors_total") == 0
+
+    run(flood, test, limits={"send_s": 0.3})
 
 
 def test_a_download_over_its_limit_is_cut_off_or_refused() -> None:

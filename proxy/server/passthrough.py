@@ -275,16 +275,27 @@ class _Passage:
                     record.upstream_bytes += len(data)
                     if record.upstream_bytes > max_bytes:
                         raise limit_fault("max_reply_bytes", max_bytes, "the backend's reply")
-                    message = {"type": "http.response.body", "body": data, "more_body": True}
-                    await _within(limits.send_s, "send_s", "the client's reading", self._send(message))
+                    if not await self._sent(data, limits.send_s):
+                        record.outcome, record.code = "gone", "send_s"
+                        self._downstream.abort()
+                        return
         except (Fault, TimeoutError) as fault:
             # Its status and a part of it are with the client: a broken connection is the only sign that is left.
             record.outcome = "error"
-            record.code = fault.public_code if isinstance(fault, Fault) else "total_s"
+            record.code = fault.public_code if isinstance(fault, Fault) else FaultKind.TIMEOUT.value.code
             self._downstream.abort()
             return
         attempt.succeeded()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _sent(self, data: bytes, seconds: float) -> bool:
+        """Whether the client took it within that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            return False
+        return True
 
 
 class Models:
