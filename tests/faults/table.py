@@ -37,10 +37,13 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """`elsewhere`: what a client of another path sees; None where it does not ask."""
+
     family: str
     fault: str
     streamed: str
     plain: str
+    elsewhere: str | None
     upstream: str
     metrics: Metrics
 
@@ -90,9 +93,10 @@ class CutRow:
 def upstream_rows() -> list[Row]:
     rows = []
     for family, cells in _rows("Hostile upstreams"):
-        fault, streamed, plain, upstream, metrics, left = cells
+        fault, streamed, plain, elsewhere, upstream, metrics, left = cells
         assert left == NOTHING
-        rows.append(Row(family, fault, streamed, plain, upstream, Metrics.read(metrics)))
+        other = None if elsewhere == "-" else elsewhere
+        rows.append(Row(family, fault, streamed, plain, other, upstream, Metrics.read(metrics)))
     return rows
 
 

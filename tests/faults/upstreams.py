@@ -307,6 +307,7 @@ async def two_answers(c: Conversation) -> None:
 
 
 async def a_second_answer_later(c: Conversation) -> None:
+    """While the connection is idle. (Behind the next request nobody could tell it from that one's answer.)"""
     await c.raw(head(c, length(body_of(c))) + body_of(c))
     await a_moment()
     await c.raw(one_answer_more(c))
@@ -343,7 +344,7 @@ LENGTHS = {
     "a length too long, then closes": Act(claims(9, then_closes=True)),
     "a length too long, then stalls": hasty(claims(9, then_closes=False)),
     "a length too short": Act(claims(-200, then_closes=False)),
-    "a length too short, the rest later": Act(too_short),
+    "a length too short, the rest later": Act(too_short, warm=True),
     "a length of 0, with a body": Act(sends_length("0")),
     "a negative length": Act(sends_length("-5")),
     "a length in words": Act(sends_length("many")),
@@ -351,7 +352,7 @@ LENGTHS = {
     "two lengths": Act(sends_length("5\r\ncontent-length: 6")),
     "a length, and chunked": Act(length_and_chunked),
     "a second answer behind the first": Act(two_answers),
-    "a second answer once the first was taken": Act(a_second_answer_later),
+    "a second answer once the first was taken": Act(a_second_answer_later, warm=True),
     "a second answer behind a short one": Act(an_answer_behind_a_short_one),
     "no length, closes at the end": Act(until_it_closes),
     "no length, closes too early": Act(until_it_closes_too_early),
@@ -488,7 +489,7 @@ ENDLESS = {
     "blank text without end": small(floods(event({"content": " " * 1000}))),
     "calls without end": small(floods(event({"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}))),
     "arguments without end": small(floods(argument("x" * 60_000), first=CALL)),
-    "an error without end": Act(floods(b"x", status="500 X")),
+    "an error without end": small(floods(b"x", status="500 X")),
 }
 
 # --- what the body is --------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from support.upstream import Conversation, Script, Upstream
 # How much a fault may cost in memory besides what it takes to read it: buffers of sockets, mostly.
 MEMORY = 64 << 20
 
+_ELSEWHERE = "other path"
 _PROBE = "answers well#probe"
 # A schema that is no cheap one: its checks are made in the child process, which so shows that it lives.
 _PATTERN = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}}
@@ -135,6 +136,14 @@ class World:
             await client.ask(asker.request(model, **more), PATHS[asker.dialect])
             return await client.rest(await client.head(PATIENCE_S), PATIENCE_S)
 
+    async def elsewhere(self, model: str | None) -> Reply | None:
+        """The same upstream, asked on a path on which the proxy only passes on."""
+        if model is None:
+            return None
+        async with Client(self.proxy.port) as client:
+            await client.ask({"model": model, "input": "x"}, "/v1/embeddings")
+            return await client.rest(await client.head(PATIENCE_S), PATIENCE_S)
+
     async def once_more(self, asker: Asker, model: str) -> Reply:
         """The same on a connection to the upstream that was used before, the only one that is kept."""
         await self.hang_up()
@@ -196,17 +205,23 @@ class World:
         before = await self.alone()
         counts = self.counts()
         models = {asker: f"{act.backend}/{row.fault}#{asker}" for asker in ASKERS}
+        elsewhere = f"{act.backend}/{row.fault}#{_ELSEWHERE}" if row.elsewhere is not None else None
         with memory() as grown:
             if act.warm:
                 replies = [await self.once_more(asker, models[asker]) for asker in ASKERS]
+                await self.hang_up()
+                other = await self.elsewhere(elsewhere)
             else:
-                replies = await asyncio.gather(*(self.exchange(asker, models[asker]) for asker in ASKERS))
+                asking = asyncio.gather(*(self.exchange(asker, models[asker]) for asker in ASKERS))
+                replies, other = await asyncio.gather(asking, self.elsewhere(elsewhere))
             wrong = await self.settled(before)
         if grown.bytes > MEMORY:
             wrong.append(f"left behind: {grown.bytes >> 20} MiB of memory were needed")
         for asker, reply in zip(ASKERS, replies, strict=True):
             found = judge(row.sees(asker.stream), asker, reply, act.text)
             wrong += [f"client [{asker}]: {one}" for one in found]
+        if other is not None and (got := cell_elsewhere(other)) != row.elsewhere:
+            wrong.append(f"client [other path]: {got!r}, want {row.elsewhere!r}")
         found = await eventually(lambda: [one for asker in ASKERS for one in self._upstream_sees(row, asker)])
         wrong += [f"upstream {one}" for one in found]
         wrong += [f"metrics: {one}" for one in differences(expected_counts(row, act), self.counts() - counts)]
@@ -214,8 +229,9 @@ class World:
 
     async def _goes_on(self, backend: str) -> list[str]:
         """What is wrong with the next requests, as many as there are connections that were kept, and which they use."""
+        wrong = await eventually(lambda: ["upstream: an answer goes on"] * sum(up.busy for up in self._upstreams))
         made, kept = self.connections, self.connected
-        wrong = await self.probe(max(1, kept), "tls" if backend == "tls" else "usual")
+        wrong += await self.probe(max(1, kept), "tls" if backend == "tls" else "usual")
         if kept and self.connections != made:
             wrong.append(f"upstream: {self.connections - made} new connections for {kept} requests")
         return wrong
@@ -337,8 +353,22 @@ def _key(family: str, **labels: str) -> str:
     return family + "".join(f" {name}={labels[name]}" for name in sorted(labels))
 
 
+def cell_elsewhere(reply: Reply) -> str:
+    """The cell that the answer on another path comes to."""
+    if reply.broken:
+        return f"{reply.status}, broken off"
+    if reply.status >= 500 and b'"error"' in reply.body:
+        return f"{reply.status} {reply.json['error']['code']}"
+    return str(reply.status)
+
+
 def expected_counts(row: Row, act: Act) -> Counter[str]:
     found: Counter[str] = Counter()
+    if row.elsewhere is not None:
+        status, _, what = row.elsewhere.partition(" ")
+        found[_key("requests", backend=act.backend, dialect="none", status=status.rstrip(","))] += 1
+        if what and what != "no_room":  # which is the upstream's own, passed on
+            found[_key("upstream_errors", backend=act.backend, kind=row.metrics.kind)] += 1
     for asker in ASKERS:
         if act.warm:
             found[_key("requests", backend="usual", dialect=asker.dialect, status="200")] += 1

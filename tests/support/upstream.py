@@ -32,11 +32,12 @@ class Received:
 
 @dataclass(eq=False)
 class Connection:
-    """One connection that was made; `requests` came on it so far."""
+    """One connection that was made; `requests` came on it so far. `busy`: one of them is being answered."""
 
     writer: asyncio.StreamWriter
     open: bool = True
     requests: int = 0
+    busy: bool = False
 
 
 @dataclass
@@ -134,6 +135,11 @@ class Upstream:
         return len(self._open)
 
     @property
+    def busy(self) -> int:
+        """How many open connections wait for the end of an answer."""
+        return sum(connection.busy for connection in self._open)
+
+    @property
     def url(self) -> str:
         return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1"
 
@@ -179,7 +185,9 @@ class Upstream:
                 conversation = Conversation(request, reader, writer, connection)
                 self.seen.append(conversation.request)
                 self.conversations.append(conversation)
+                connection.busy = True
                 await self.script(conversation)
+                connection.busy = False
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         except Exception as error:  # noqa: BLE001 - a mistake in a script: raised when the test ends
