@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from random import Random
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -21,31 +23,40 @@ if TYPE_CHECKING:
     from fuzz.targets import Target
 
 STATUS_EVERY_S = 5.0
+# CPU time of one input. libFuzzer's own limit is wall time, of which a process may be given none for a while.
+LIMIT_CPU_S = 30.0
 
 
 class _Watched:
     """A target's check that notes what it finds and goes on: the smallest input of each kind is kept."""
 
-    def __init__(self, target: Target, out: Path) -> None:
+    def __init__(self, target: Target, out: Path, cpu_s: int) -> None:
         self.target = target
         self.out = out
+        self.cpu_s = cpu_s
         self.executions = 0
         self.found: dict[str, dict[str, Any]] = {}
         self.began = time.time()
         self._written = 0.0
         self.commit = _commit()
         out.mkdir(parents=True, exist_ok=True)
+        signal.signal(signal.SIGPROF, _too_slow)
 
     def __call__(self, data: bytes) -> None:
         self.executions += 1
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)
         try:
             self.target.check(data)
         except Exception as error:  # noqa: BLE001  # whatever comes out is the finding
+            signal.setitimer(signal.ITIMER_PROF, 0)
             self.note(error, data)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         now = time.time()
         if now - self._written > STATUS_EVERY_S:
             self._written = now
             self.write_status()
+            if self.cpu_s and time.process_time() > self.cpu_s:
+                os._exit(0)  # there is no other way out of libFuzzer's loop
 
     def note(self, error: Exception, data: bytes) -> None:
         from fuzz.findings import signature, trace
@@ -75,6 +86,10 @@ class _Watched:
         (self.out / "status.json").write_text(json.dumps(status, indent=1))
 
 
+def _too_slow(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError(f"an input took more than {LIMIT_CPU_S:g} s of CPU time")
+
+
 def _commit() -> str:
     git = ["git", "-C", str(TESTS), "describe", "--always", "--dirty"]
     done = subprocess.run(git, capture_output=True, text=True, check=False)
@@ -88,7 +103,7 @@ def _fuzz(atheris: ModuleType, name: str, options: argparse.Namespace) -> None:
 
     target = TARGETS[name]
     out = Path(options.out) / name
-    watched = _Watched(target, out)
+    watched = _Watched(target, out, options.cpu)
     work = out / "corpus"
     work.mkdir(exist_ok=True)
     seeds = Path(tempfile.mkdtemp(prefix="seeds-", dir=out))
@@ -108,7 +123,7 @@ def _fuzz(atheris: ModuleType, name: str, options: argparse.Namespace) -> None:
         f"-max_total_time={options.seconds}",
         f"-max_len={options.max_len}",
         f"-rss_limit_mb={options.memory_mb}",
-        "-timeout=60",
+        "-timeout=1000000",
         "-len_control=0",
         "-detect_leaks=0",
         "-print_final_stats=1",
@@ -124,6 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="all", help="a target's name, or all: one process each, at once")
     parser.add_argument("--seconds", type=int, default=0, help="wall time; 0: no end")
+    parser.add_argument("--cpu", type=int, default=0, help="seconds of CPU time of a process; 0: no end")
     parser.add_argument("--runs", type=int, default=-1, help="executions; -1: no end")
     parser.add_argument(
         "--out", default=str(Path(tempfile.gettempdir()) / "wholecall-fuzz"), help="corpus and findings"
