@@ -35,6 +35,12 @@ FINDINGS = [
         "anthropic-messages",
         HELD + b'data:{"delta":{"text":"    "}}\n\n',
     ),
+    # text that nobody said
+    (
+        "a line behind the end of a reply that came at once",
+        "ollama-chat",
+        b'{"stream": false}\n{"message":{"content":""},"done":true}\n{"message":{"content":"\\ud83d"},"done":false}',
+    ),
     # a success that nothing confirms
     (
         "a message with nothing in it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ from proxy.dialects.stencils import Stencils
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import JudgedCall
 from proxy.model.conversation import Conversation
-from proxy.model.deltas import Delta, Failed, FinishDelta, Piece, UsageDelta
+from proxy.model.deltas import Delta, Done, Failed, FinishDelta, Piece, UsageDelta
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.wire.jsondoc import NotJson, decode, documents, dump, leading_documents, load
@@ -104,6 +104,16 @@ def read_document(data: bytes, note: Note) -> Body:
     if events.leftover.strip():
         raise BadEvent("what follows the JSON document is neither JSON nor an event")
     return Body(found, source, frames)
+
+
+def until_done(events: Iterable[list[Delta]]) -> list[Delta]:
+    """The deltas of a body's events, each read only where none before it has ended the reply."""
+    out: list[Delta] = []
+    for deltas in events:
+        out += deltas
+        if any(type(delta) is Done for delta in deltas):
+            break
+    return out
 
 
 def unwrapped(document: list[Any], source: bytes | None) -> tuple[Any, bytes | None]:

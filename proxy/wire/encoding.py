@@ -28,10 +28,17 @@ class Inflater:
         self._fresh = not self._gzip  # deflate: some servers send it raw, without the zlib header
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb; limit max_reply_bytes) behind the
-        good ones."""
+        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb) before them; the limit
+        max_reply_bytes is told behind those that are within it."""
+        yield from self._inflated(data)
+        if self._out > self._limit:
+            raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
+
+    def _inflated(self, data: bytes) -> list[bytes]:
+        self._in += len(data)
+        pieces = []
         try:
-            while data:
+            while data and self._out <= self._limit:
                 if self._fresh:
                     self._fresh = False
                     if (data[0] & 0x0F) != 8:
@@ -41,19 +48,16 @@ class Inflater:
                         break  # bytes behind the compressed stream are nothing
                     self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
                 piece = self._inflate.decompress(data, _STEP)
-                rest = self._inflate.unconsumed_tail or self._inflate.unused_data
-                self._in += len(data) - len(rest)  # what brought this piece: a read may hold much more
+                data = self._inflate.unconsumed_tail or self._inflate.unused_data
                 self._out += len(piece)
-                data = rest
                 if self._out > _FREE + _GROWTH * self._in:
                     bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
                     raise Fault(FaultKind.BAD_ENCODING, bomb)
                 if piece:
-                    yield piece
-                if self._out > self._limit:
-                    raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
+                    pieces.append(piece)
         except zlib.error as error:
             raise Fault(FaultKind.BAD_ENCODING, f"the upstream's compressed body is broken: {error}") from None
+        return pieces
 
     @property
     def complete(self) -> bool:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, unwrapped
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, until_done, unwrapped
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import FINISH_WORDS, CallDelta, Delta, Done, Failed, FinishDelta, Piece, Usage, UsageDelta
@@ -100,15 +101,13 @@ class MessagesDecoder:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames
-        out: list[Delta] = []
-        for document in found:
-            if isinstance(document, list) and len(document) == 1:
-                document, source = unwrapped(document, source)
-            self.whole = self.whole or _is_reply(document)
-            out += self._event(document, b"", source)
-        for event in frames:
-            out += self.feed(event)
-        return out
+        return until_done(chain((self._whole(document, source) for document in found), map(self.feed, frames)))
+
+    def _whole(self, document: Any, source: bytes | None) -> list[Delta]:
+        if isinstance(document, list) and len(document) == 1:
+            document, source = unwrapped(document, source)
+        self.whole = self.whole or _is_reply(document)
+        return self._event(document, b"", source)
 
     def close(self) -> list[Delta]:
         """What was still pending: halves of characters whose other half never came, inputs, usage."""

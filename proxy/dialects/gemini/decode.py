@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, until_done
 from proxy.dialects.characters import Halves
 from proxy.dialects.gemini.arguments import ArgumentText, parse_path
 from proxy.dialects.keys import check_keys
@@ -109,11 +109,11 @@ class GeminiDecoder:
         if frame.data.lstrip().startswith(b"["):
             array = ArrayDecoder(len(frame.data))
             elements = (*array.feed(frame.data), *array.close())
-            return [*(delta for element in elements for delta in self.feed(element)), *self.close()]
+            return [*until_done(map(self.feed, elements)), *self.close()]
         found, data, frames = read_document(frame.data, self._note)
         source = _Source(data)
         out = [delta for document in found for delta in self._document(document, source)]
-        behind = [delta for event in frames for delta in self.feed(event)]
+        behind = until_done(map(self.feed, frames))
         self.whole = len(found) == 1 and all(isinstance(delta, Done) for delta in behind)
         return [*out, *behind] if self.whole else [*out, *behind, *self.close()]
 

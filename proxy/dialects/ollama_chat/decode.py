@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope, read_document
+from proxy.dialects.base import BadEvent, Envelope, read_document, until_done
 from proxy.dialects.characters import Halves
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
@@ -72,7 +72,7 @@ class OllamaDecoder:
             lines = NdjsonDecoder(len(frame.data))
             frames = [*lines.feed(frame.data), *lines.close()]
             out = []
-        return out + [delta for event in frames for delta in self.feed(event)]
+        return out + until_done(map(self.feed, frames))
 
     def close(self) -> list[Delta]:
         """Halves of characters whose other half never came."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import orjson
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, unwrapped
+from proxy.dialects.base import BadEvent, Envelope, read_document, until_done, unwrapped
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import (
@@ -89,12 +90,7 @@ class ChatDecoder:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames and _is_regular(found[0])
-        out: list[Delta] = []
-        for document in found:
-            out += self._whole(document, source)
-        for event in frames:
-            out += self.feed(event)
-        return out
+        return until_done(chain((self._whole(document, source) for document in found), map(self.feed, frames)))
 
     def _tolerant(self, data: bytes) -> list[Delta]:
         """An event that a strict parser refuses: lone halves of characters, several documents, or no JSON."""

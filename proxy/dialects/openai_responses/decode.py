@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeGuard
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of
+from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, until_done
 from proxy.dialects.characters import Halves
 from proxy.dialects.keys import check_keys
 from proxy.dialects.openai_responses.items import (
@@ -124,16 +125,12 @@ class ResponsesDecoder:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
         self.alone = len(found) == 1 and not frames
-        out: list[Delta] = []
-        for document in found:
-            self.whole = self.whole or (isinstance(document, dict) and isinstance(document.get("output"), list))
-            self._source = source
-            if source is not None:
-                document = exact(document, source)
-            out += self._document(document, "")
-        for event in frames:
-            out += self.feed(event)
-        return out
+        return until_done(chain((self._plain_document(one, source) for one in found), map(self.feed, frames)))
+
+    def _plain_document(self, document: Any, source: bytes | None) -> list[Delta]:
+        self.whole = self.whole or (isinstance(document, dict) and isinstance(document.get("output"), list))
+        self._source = source
+        return self._document(document if source is None else exact(document, source), "")
 
     def close(self) -> list[Delta]:
         """Halves of characters whose other half never came."""
