@@ -10,6 +10,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from aiohappyeyeballs import start_connection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -1234,6 +1236,33 @@ def test_connect_s_bounds_names_connections_and_handshakes(monkeypatch: pytest.M
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
     asyncio.run(unresolved())
+
+
+def test_a_busy_process_is_not_taken_for_a_backend_that_takes_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of making a connection is followed by something that takes longer than `connect_s`."""
+
+    async def busy(*arguments: Any, **options: Any) -> socket.socket:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+        sock = await start_connection(*arguments, **options)
+        asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+        return sock
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(OK + b"content-length: 0\r\n\r\n")
+        await reader.read()
+
+    monkeypatch.setattr(http_client, "start_connection", busy)
+
+    async def main() -> None:
+        async with scripted(answers) as url:
+            pool = Pool()
+            reply = await pool.send("backend 'b'", url, [], b"{}", connect_s=0.2)
+            assert reply.status == 200
+            await reply.aclose()
+            await pool.aclose()
+
+    both(main)
 
 
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -55,6 +56,10 @@ DRAIN_BYTES = 65536
 DRAIN_S = 0.1
 # A further address of a name is tried after this long (RFC 8305, section 5).
 NEXT_ADDRESS_S = 0.25
+# The time for a connection is waited for in so many parts. Where this process is busy the loop comes late to a part's
+# end, and looks at its sockets before the next one begins: in one part, a burst of requests would pass for a backend
+# that cannot be reached.
+CONNECT_PARTS = 10
 
 Headers = Sequence[tuple[bytes, bytes]]  # as ASGI has them: lower-case names
 Take = Callable[[bytes], bool]
@@ -88,6 +93,29 @@ class _State(Enum):
     BODY = "body"
     OVER = "over"
     CLOSED = "closed"
+
+
+@asynccontextmanager
+async def _patience(loop: asyncio.AbstractEventLoop, seconds: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, see CONNECT_PARTS."""
+
+    part_s, left = seconds / CONNECT_PARTS, CONNECT_PARTS
+    timer: asyncio.TimerHandle
+
+    def part_is_over() -> None:
+        nonlocal timer, left
+        left -= 1
+        if left:
+            timer = loop.call_later(part_s, part_is_over)
+        else:
+            limit.reschedule(loop.time())
+
+    timer = loop.call_later(part_s, part_is_over)
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield
+    finally:
+        timer.cancel()
 
 
 class _Stale(Exception):
@@ -536,7 +564,7 @@ class Pool:
 
     async def _connect(self, origin: Origin, peer: str, connect_s: float) -> Connection:
         try:
-            async with asyncio.timeout(connect_s):
+            async with _patience(self.loop, connect_s):
                 connection = await self._connected(origin, connect_s)
         except TimeoutError as error:
             if error.errno is None:
