@@ -22,6 +22,7 @@ PATHS = {
     "anthropic-messages": "/v1/messages",
 }
 SLOW_BYTES, SLOW_S = 16384, 0.02
+IDLE_S = 2.0  # a kept connection is used no more after this long: the proxy closes it after 5 s
 PATIENCE_S = 120.0  # no exchange of the plan takes that long on any machine
 
 
@@ -51,11 +52,14 @@ class Connection:
 
     def __init__(self) -> None:
         self.port = 0
+        self.used_at = 0.0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def to(self, port: int, slow: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._streams is not None and (slow or port != self.port or self._streams[0].at_eof()):
-            self.close()
+        if self._streams is not None:
+            idle = time.monotonic() - self.used_at > IDLE_S
+            if slow or idle or port != self.port or _has_ended(self._streams[0]):
+                self.close()
         if self._streams is None:
             sock = socket.socket()
             if slow:
@@ -95,7 +99,7 @@ async def exchange(connection: Connection, port: int, job: Job, random: Random, 
         seen.broken = True
     except TimeoutError:
         seen.problems.append("no end")
-    seen.ended = time.monotonic()
+    seen.ended = connection.used_at = time.monotonic()
     if not keeps:
         connection.close()
     if not seen.broken and job.kind not in LEAVES:
@@ -104,11 +108,15 @@ async def exchange(connection: Connection, port: int, job: Job, random: Random, 
     return seen
 
 
+def _has_ended(reader: asyncio.StreamReader) -> bool:
+    return reader.at_eof() or reader.exception() is not None
+
+
 async def _leave(reader: asyncio.StreamReader, seen: Seen, random: Random, has: Has) -> None:
     """Some time after the upstream has got the request; it does not answer."""
     while not (seen.broken or await has(seen.job.token)):
         await asyncio.sleep(0.02)
-        seen.broken = reader.at_eof()
+        seen.broken = _has_ended(reader)
     with suppress(TimeoutError):
         async with asyncio.timeout(random.uniform(0.0, 0.3)):
             if await reader.read(1):

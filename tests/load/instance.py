@@ -21,7 +21,7 @@ from support.client import ask
 from support.proxy import write_config
 
 TESTS = Path(__file__).parents[1]
-LIMITS = {"first_byte_s": 4.0, "idle_s": 2.0}
+LIMITS = {"first_byte_s": 12.0, "idle_s": 6.0}  # nobody else is that slow, however busy the machine
 
 
 def allow_many_files() -> None:
@@ -116,7 +116,7 @@ class Instance:
 
     async def logged(self, event: str, times: int = 1) -> dict[str, Any]:
         """The `times`th log line of an event."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 found = [line for line in self.log() if line.get("event") == event]
                 if len(found) >= times:

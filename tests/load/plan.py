@@ -53,7 +53,7 @@ KINDS = {
     "refused": Kind(3, (), "unreachable", (502,), 502, "unreachable", text=False),  # nothing listens there
     "failover": Kind(5, VALID),  # the first backend fails
     "paced": Kind(8, plain=False),
-    "crowd": Kind(0, VALID, plain=False),  # half of it, and the rest when `Job.crowd` answers are under way
+    "crowd": Kind(1, VALID, plain=False),  # half of it, and the rest when `Job.crowd` answers are under way
     "long": Kind(2, plain=False),  # the client reads slowly
     "endless": Kind(4, plain=False),  # the client leaves inside the reply
     "silent": Kind(3, text=False),  # the client leaves before it
@@ -66,8 +66,8 @@ ROUTELESS = ("unknown", "unreadable")
 DEAD = "dead"  # the backend of `refused`
 # Failures in a row open a backend's circuit breaker, and then `failover` has nowhere to go: these have backends apart.
 BAD = ("stall", "never", "limited", "failing")
-_NAMES = tuple(KINDS)
-_SHARES = tuple(kind.share for kind in KINDS.values())
+ALL = tuple(name for name in KINDS if name != "crowd")
+QUICK = tuple(name for name in ALL if name not in ("stall", "never"))  # those wait for the proxy's limits
 LIMPING = "limping"  # the backend that fails where `failover` begins
 
 
@@ -114,8 +114,9 @@ def _tool(name: str, token: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(random: Random, number: int, *kinds: str, crowd: int = 0) -> Job:
-    """The `number`th job: of these kinds, by default of all by their share."""
-    kind = random.choice(kinds) if kinds else random.choices(_NAMES, _SHARES)[0]
+    """The `number`th job: of these kinds, by default of all, by their share."""
+    kinds = kinds or ALL
+    kind = random.choices(kinds, [KINDS[kind].share for kind in kinds])[0]
     backend = random.choice(BACKENDS)
     stream = not KINDS[kind].plain or random.random() < 0.75
     return Job(kind, random.choice(CLIENTS), backend, stream, f"T{number:08x}Z", crowd)
