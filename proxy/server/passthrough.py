@@ -276,7 +276,8 @@ class _Passage:
                     if record.upstream_bytes > max_bytes:
                         raise limit_fault("max_reply_bytes", max_bytes, "the backend's reply")
                     if not await self._sent(data, limits.send_s):
-                        record.outcome, record.code = "gone", "send_s"
+                        record.outcome = "gone"
+                        record.code = "send_s"
                         self._downstream.abort()
                         return
         except (Fault, TimeoutError) as fault:
