@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -438,6 +439,28 @@ def test_an_event_of_a_long_read_costs_no_more_than_one_of_a_short_read() -> Non
         return time.process_time() - since
 
     assert cost(5000) < 4 * cost(500)
+
+
+def test_text_that_has_gone_out_is_not_held() -> None:
+    machine = exchange()
+    machine.receive(ROLE, 0.0)
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            machine.receive(chunk({"content": "word " * 50_000}), 0.0)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 4_000_000  # 16 MB came
+
+
+def test_a_document_that_is_made_of_events_is_held_to_the_limit_of_what_is_held() -> None:
+    machine = exchange(replace(SETTINGS, max_held_bytes=10_000), stream=False)
+    machine.receive(ROLE, 0.0)
+    commands: list[Command] = []
+    for _ in range(20):
+        commands += machine.receive(chunk({"content": "word " * 200}), 0.0)
+    assert b"max_held_bytes" in sent(commands)
 
 
 @pytest.mark.parametrize("kind", ["content", "reasoning_content"])

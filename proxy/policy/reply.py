@@ -6,7 +6,6 @@ Floor 4, below the exchange, which judges the calls and decides what the client 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -175,8 +174,7 @@ class Reply:
         for choice in self.choices.values():
             leaks, choice.leaks = choice.leaks, None
             for piece in leaks.release() if leaks is not None else ():
-                with suppress(Fault):  # it has failed already: what a limit keeps back is white space
-                    self.pass_on(choice, piece)
+                self.pass_on(choice, piece)
 
     def _read(self, data: bytes, now: float) -> bool:
         """Take in decoded body bytes; True where the reply ended in them. Raises Fault."""
@@ -433,6 +431,8 @@ class Reply:
         return choice
 
     def _piece(self, piece: Piece) -> None:
+        if not self._request.stream and self.body.streamed:
+            self._count_held(_weight(piece))  # the client's one document is held until its end
         if piece.choice < 0:
             if not self._further:
                 self._emit(piece, output=False)
@@ -709,6 +709,13 @@ def _size(delta: CallDelta) -> int:
     for extra in (delta.extra, delta.function_extra):
         size += len(dump(extra)) if extra else 0
     return size
+
+
+def _weight(piece: Piece) -> int:
+    """What a piece adds to a document, in characters."""
+    size = len(piece.text) + len(piece.reasoning) + len(piece.refusal)
+    fields = {key: value for key, value in piece.delta.items() if not isinstance(value, str)}
+    return size + sum(len(dump(extra)) for extra in (fields, piece.choice_extra, piece.top_extra) if extra)
 
 
 def _is_output(piece: Piece) -> bool:

@@ -50,8 +50,8 @@ SMALL: dict[str, Any] = {
     "max_arguments_bytes": 1_024,
     "max_held_bytes": 4_096,
     "max_calls": 4,
-    "max_events": 400,
-    "max_reply_bytes": 65_536,
+    "max_events": 3_000,
+    "max_reply_bytes": 300_000,
     "report_bytes": 256,
 }
 
