@@ -288,7 +288,8 @@ def _read_json(body: bytes, reply: Reply) -> None:
             _is(str, message["content"], "content", reply)
         reply.content[c] = message.get("content") or ""
         reply.reasoning[c] = message.get("reasoning_content") or message.get("reasoning") or ""
-        reply.refusal += message.get("refusal") or "" if c == 0 else ""
+        if isinstance(message.get("refusal"), str) and c == 0:
+            reply.refusal += message["refusal"]
         reply.finish[c] = choice["finish_reason"]
         for i, entry in enumerate(message.get("tool_calls") or ()):
             function = entry["function"]

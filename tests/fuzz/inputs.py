@@ -13,6 +13,7 @@ import json
 import random
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
@@ -42,6 +43,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "end": ("eof", "reset"),
     "cut": ("random", "whole", "byte"),
     "pauses": (False, True),
+    "interrupt": ("", "gone", "abandon", "timeout"),
 }
 _EVENT = re.compile(rb".+?(?:(?:\n\n|\r\n\r\n|\r\r)[\r\n]*|\Z)", re.DOTALL)
 TURN = b"\n\x00turn\x00\n"  # between the bodies of the turns in which the model is asked again
@@ -61,8 +63,9 @@ class Input:
     """`small`: limits that a small body reaches. `encoding`: `gzip, as said` is a header with a body that is none.
 
     `cut` names the second way the bytes are cut (the first is event by event), `seed` decides a random one. `pauses`:
-    the clock runs on between the pieces, to whenever the machine asked to be woken. `repeat` (k, n): the body's piece
-    k comes n times more, so that a small input is a big body.
+    the clock runs on between the pieces, to whenever the machine asked to be woken. `interrupt`: what happens behind
+    the piece that `seed` names: the client leaves, the shell gives up, or no byte comes in time. `repeat` (k, n): the
+    body's piece k comes n times more, so that a small input is a big body.
     """
 
     client: str = "openai-chat"
@@ -80,6 +83,7 @@ class Input:
     end: str = "eof"
     cut: str = "random"
     pauses: bool = False
+    interrupt: str = ""
     seed: int = 0
     repeat: tuple[int, int] = (0, 0)
     request: Any = None
@@ -200,6 +204,20 @@ def of_case(case: Case) -> Input:
         setattr(out, name, draw.choice(CHOICES[name]))
     out.delivery = draw.choice(("held", "held", "live"))
     return out
+
+
+def of_sample(writer: Writer, text: str, schemas: Mapping[str, bytes | None], draw: random.Random) -> Input:
+    """A reply whose text holds a call in some markup."""
+    functions = [{"name": name, "parameters": json.loads(schema or b"{}")} for name, schema in schemas.items()]
+    said = Said([Text(draw.choice(("", "Let me look.\n")) + text)])
+    return Input(
+        client=draw.choice(CHOICES["client"]),
+        stream=draw.random() < 0.8,
+        recover=draw.choice(("auto", "all")),
+        type=writer.content_type,
+        request={"tools": [{"type": "function", "function": function} for function in functions]},
+        body=b"".join(writer.write(said, Pen(draw))),
+    )
 
 
 def of_writer(writer: Writer, draw: random.Random) -> Input:

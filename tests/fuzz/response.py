@@ -25,7 +25,7 @@ from proxy.model.requests import Request
 from proxy.replay.inprocess import Answer
 from proxy.replay.recording import CREATED
 
-OUTCOMES = ("ok", "blocked", "error")
+OUTCOMES = ("ok", "blocked", "error", "gone")
 REASONS = ("stop", "tool_calls", "length", "content_filter")
 # What an exchange may reach beside what its limits say is held: machinery, and one turn's texts that go out anyway.
 MACHINERY = 160_000
@@ -69,6 +69,8 @@ class Shell:
                 if self.stopped or self.played.over:
                     break
                 self.carry_out(self.exchange.receive(piece, self.now))
+                if value.interrupt and place == value.seed % len(pieces):
+                    self.interrupt()
                 if weighed and place % (len(pieces) // 3 + 1) == 0:
                     self.held = max(self.held, _reachable(self.exchange))
                 if pauses:
@@ -81,6 +83,17 @@ class Shell:
         assert self.played.over, "the exchange never finished"
         self.nothing_more()
         return self.played
+
+    def interrupt(self) -> None:
+        if self.played.over or self.stopped:
+            return
+        match self.value.interrupt:
+            case "gone":
+                self.carry_out(self.exchange.gone(self.now))
+            case "abandon":
+                self.carry_out(self.exchange.abandon(Fault(FaultKind.SHUTDOWN, "the proxy shuts down"), self.now))
+            case "timeout":
+                self.carry_out(self.exchange.broken(Fault(FaultKind.TIMEOUT, "no byte came in time"), self.now))
 
     def end(self) -> None:
         if not self.stopped and not self.played.over:
@@ -157,11 +170,14 @@ def check(data: bytes, dialect: str) -> None:
     assert record is not None
     _check_record(record, played, value)
     _check_memory(shell)
+    if record.outcome == "gone":
+        assert value.interrupt == "gone"
+        return
     reply = CLIENTS[value.client].read(played.answer, request.stream)
     _check_reply(reply, played, value, request)
     _check_calls(reply, value, request)
     oracle.check(reply, value, request, dialect)
-    if not value.pauses:
+    if not value.pauses and not value.interrupt:
         other = Shell(request, value, dialect).play([value.other_cut(turn) for turn in turns])
         _check_same(played, other)
 
@@ -208,8 +224,8 @@ def _difference(a: bytes, b: bytes) -> str:
 def _check_record(record: Record, played: Played, value: Input) -> None:
     assert record.outcome in OUTCOMES, record.outcome
     assert record.status == played.answer.status
-    if record.outcome == "error" or value.status >= 300:
-        assert record.code
+    if record.outcome == "error" or (value.status >= 300 and record.outcome != "gone"):
+        assert record.code, "an error without its code in the record"
     limit = value.settings().max_held_bytes
     event = value.settings().max_event_bytes
     assert record.peak_held_bytes <= limit + event + 65_536, f"{record.peak_held_bytes} held, the limit is {limit}"

@@ -33,7 +33,11 @@ def pool(dialect: str) -> mutate.Pool:
     cases = [case for case in casefile.read_all(*casefile.FOLDERS) if case.recording.dialect == dialect]
     writers = [writer for writer in WRITERS.values() if writer.dialect == dialect]
     written = [inputs.of_writer(writer, Random(number)) for number in range(16) for writer in writers]
-    seeds = [*(inputs.of_case(case) for case in cases), *written]
+    samples = [
+        inputs.of_sample(writers[number % len(writers)], text, markup_samples.SCHEMAS, Random(number))
+        for number, (_, text) in enumerate(markup_samples.SAMPLES)
+    ]
+    seeds = [*(inputs.of_case(case) for case in cases), *written, *samples]
     return mutate.Pool(seeds, [text for _, text in markup_samples.SAMPLES])
 
 
