@@ -105,6 +105,16 @@ def test_repairs_can_be_switched_off() -> None:
     assert (plain["verdict"], plain["repairs"]) == ("invalid_json", [])
 
 
+def test_a_call_that_came_as_text_is_judged_with_its_markup_named(tmp_path: Path) -> None:
+    text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    chunk = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
+    file, tools = tmp_path / "leaked.sse", tmp_path / "tools.json"
+    file.write_bytes(b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")
+    tools.write_text('[{"type": "function", "function": {"name": "f"}}]')
+    (call,) = entries(invoke("replay", "--json", "--tools", tools, file))[0]["calls"]
+    assert (call["name"], call["verdict"], call["format"]) == ("f", "valid", "hermes")
+
+
 def test_standard_input_is_a_file_too() -> None:
     assert invoke("replay", "-", stdin=raw_stream(CHAT / "idx-interleaved-parallel.json")).exit_code == 0
 

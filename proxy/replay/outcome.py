@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class CallOutcome:
-    """One call of the reply's report. `arguments` are those delivered, else those reported (cut to `report_bytes`)."""
+    """One call of the reply's report. `arguments` are those delivered, else those reported (cut to `report_bytes`);
+    `format` is the markup of a call that came as text."""
 
     choice: int
     index: int
@@ -22,6 +23,7 @@ class CallOutcome:
     repairs: list[str]
     errors: list[dict[str, str]]
     arguments: str
+    format: str = ""
 
 
 @dataclass(slots=True)
