@@ -31,7 +31,8 @@ Floors (a module imports only lower floors and its own package)
     3  proxy.assembly, proxy.checks   which call a delta belongs to; what is wrong with it
     4  proxy.policy, proxy.routing    one upstream reply, its calls, what the client gets; which backend is asked
     5  proxy.exchange                 the whole machine of one request, sans-I/O
-    6  proxy.config                   the configuration file -> the lower floors' settings
+    6  proxy.library                  the core as an import: bytes in, judged calls out
+       proxy.config                   the configuration file -> the lower floors' settings
     7  proxy.server, proxy.replay     the ASGI shell; the embedded replay backend
     8  proxy.cli, proxy.demo          the command line; what wires it together
 

@@ -28,7 +28,7 @@ from proxy.assembly.slots import HeldCall
 from proxy.checks.schema import UNCHECKABLE
 from proxy.checks.screen import screen
 from proxy.dialects import CLIENT_DIALECTS
-from proxy.dialects.base import Encoder, Envelope
+from proxy.dialects.base import ClientDialect, Encoder, Envelope
 from proxy.dialects.markup import Rule
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import CallCheck, CallError, CheckResult, JudgedCall, Verdict
@@ -63,17 +63,26 @@ _State = Literal["waiting", "reading", "refused", "checking", "over"]
 
 class Exchange:
     """One request. `seed` is a text unique to it (made ids derive from it), `created` the unix time in seconds.
+    `client`: what writes the answer, where that is not the request's own dialect.
 
     Every input takes `now`, the shell's clock in seconds, and gives the commands to carry out, in order.
     """
 
-    def __init__(self, request: Request, settings: ExchangeSettings, *, seed: str, created: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        settings: ExchangeSettings,
+        *,
+        seed: str,
+        created: int,
+        client: ClientDialect | None = None,
+    ) -> None:
         self.started = False
         self.record = Record()
         self._request = request
         self._settings = settings
         self._seed = seed
-        self._client = CLIENT_DIALECTS[request.dialect]
+        self._client = client or CLIENT_DIALECTS[request.dialect]
         self._created = created
         self._state: _State = "waiting"
         self._out: list[bytes] = []
@@ -94,6 +103,11 @@ class Exchange:
     def used(self) -> bool:
         """Model output was used or a byte went to the client: no other backend can take over."""
         return self.started or (self._has_reply and self._reply.used)
+
+    @property
+    def calls(self) -> Sequence[JudgedCall]:
+        """The reply's calls with their verdicts, withheld ones too; complete when the exchange is over."""
+        return self._judged
 
     def _need_reply(self) -> None:
         """An end that comes before any reply tells of an empty one."""

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("assembly", "checks"),
     ("policy", "routing"),
     ("exchange",),
-    ("config",),
+    ("library", "config"),
     ("server", "replay", "conformance"),
     ("demo",),
     ("cli",),

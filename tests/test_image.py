@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,24 @@ def test_the_readmes_first_command_shows_the_demo_in_a_fresh_clone(tmp_path: Pat
     assert "valid" in shown
 
 
+# The library and the replay backend with nothing else: no pytest, no HTTP client.
+CLIENT = """
+import json, urllib.request
+from proxy.library import Assembler
+from proxy.replay.backend import running
+
+with running() as backend:
+    request = backend.request("demo/interleaved-damaged")
+    with urllib.request.urlopen(f"{backend.url}/chat/completions", json.dumps(request).encode()) as reply:
+        assembler = Assembler(request, headers=dict(reply.headers))
+        while data := reply.read(100):
+            assembler.feed(data)
+    assembler.close()
+for call in assembler.calls:
+    print(call.name, call.verdict)
+"""
+
+
 def test_the_wheel_runs_the_demo_in_a_bare_environment(tmp_path: Path) -> None:
     """With the locked versions, and without the source tree at hand."""
     source = tmp_path / "source"
@@ -76,6 +95,10 @@ def test_the_wheel_runs_the_demo_in_a_bare_environment(tmp_path: Path) -> None:
     run([*pip, "--no-deps", str(wheel)], tmp_path)
     shutil.rmtree(source)
     assert "valid" in run(["bare/bin/wholecall", "demo", "--once"], tmp_path)
+    assert "proxy/py.typed" in zipfile.ZipFile(wheel).namelist()
+    (tmp_path / "client.py").write_text(CLIENT)
+    called = run(["bare/bin/python", "-W", "error", "client.py"], tmp_path)
+    assert called.splitlines() == ["get_weather valid", "add_reminder valid"]
 
 
 def can_have_namespaces() -> bool:

@@ -7,14 +7,18 @@ import json
 from typing import Any
 
 import httpx
+import pytest
+from starlette.types import ASGIApp
 
-from proxy.replay.app import SHOWPIECE, build, shipped
+import casefile
+from proxy.replay.app import PATHS, SHOWPIECE, build, shipped
 from proxy.replay.recording import Recording
 
 
-def ask(method: str, path: str, **options: Any) -> httpx.Response:
+def ask(method: str, path: str, app: ASGIApp | None = None, **options: Any) -> httpx.Response:
     async def asked() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(build()), base_url="http://demo") as client:
+        transport = httpx.ASGITransport(app or build())
+        async with httpx.AsyncClient(transport=transport, base_url="http://demo") as client:
             return await client.request(method, path, **options)
 
     return asyncio.run(asked())
@@ -45,6 +49,35 @@ def test_the_sample_request_asks_for_the_model_it_names() -> None:
     assert body["model"] == "demo/cut"
     assert body["tools"]
     assert ask("GET", "/v1/demo/request").json()["model"] == SHOWPIECE
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+def test_each_dialect_has_its_path_and_a_recording_is_played_at_its_own_alone(dialect: str) -> None:
+    case = next(case for case in casefile.read_all(*casefile.FOLDERS) if case.recording.dialect == dialect)
+    app = build({case.id: case.recording})
+    for other, path in PATHS.items():
+        filled = path.replace("{model:path}", case.id).replace("{method}", "streamGenerateContent")
+        reply = ask("POST", filled, app=app, json={"model": case.id})
+        if other == dialect:
+            assert (reply.status_code, reply.content) == (case.recording.status, b"".join(case.recording.pieces))
+        else:
+            assert reply.status_code == 404
+            assert f"speaks {dialect}" in reply.json()["error"]["message"]
+
+
+def test_what_is_expected_of_a_client_is_told_for_every_recording() -> None:
+    told = {name: ask("GET", f"/v1/demo/expected?model={name}").json() for name in shipped()}
+    assert told[SHOWPIECE]["calls"] == ask("GET", "/v1/demo/expected").json()["calls"]
+    assert [call["verdict"] for call in told[SHOWPIECE]["calls"]] == ["valid", "valid"]
+    assert json.loads(told[SHOWPIECE]["calls"][1]["arguments"])["at"] == "18:00"
+    assert told[SHOWPIECE]["finish_reason"] == "tool_calls"
+    assert "args_cumulative" in told[SHOWPIECE]["calls"][0]["quirks"]
+    assert told["demo/reset"]["error"]["code"] == "stream_cut"
+    assert told["demo/wrong-arguments"]["calls"][1]["error"]["rule"] == "required"
+    assert {name for name, one in told.items() if one["error"]} == {
+        "demo/cut", "demo/error-in-stream", "demo/overloaded", "demo/reset"
+    }  # fmt: skip
+    assert ask("GET", "/v1/demo/expected?model=x").status_code == 404
 
 
 def test_an_unknown_model_and_a_body_that_is_no_json_are_refused_in_words() -> None:

@@ -3,15 +3,16 @@
 The request's model names the recording (`demo/interleaved-damaged`, `demo/clean`, `demo/cut` ...); status, framing,
 pace and the way the reply ends are the recording's own, whatever the request asks for: a backend that misbehaves.
 Every file in `recordings/` is one model; they are case files without `expect`, and `upstream.pace_s` is the pause
-before each item in seconds.
+before each item in seconds. A recording is played at the path of its dialect, and at no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,8 +20,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.library import Assembler
 from proxy.replay.recording import CREATED, Recording, read_case
 
+# Below the root; a Gemini model stands in the path.
+PATHS = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic-messages": "/v1/messages",
+    "gemini": "/v1beta/models/{model:path}:{method}",
+    "ollama-chat": "/api/chat",
+}
 PREFIX = "demo/"
 SHOWPIECE = "demo/interleaved-damaged"
 
@@ -33,8 +43,39 @@ def shipped() -> dict[str, Recording]:
     return {SHOWPIECE: found.pop(SHOWPIECE), **found}
 
 
+def assembled(recording: Recording) -> Assembler:
+    """What the proxy's core makes of a recording: its calls with their verdicts, its text and how it ended."""
+    assembler = Assembler(
+        recording.request,
+        dialect=recording.dialect,
+        request_dialect="openai-chat",
+        status=recording.status,
+        headers=recording.headers,
+    )
+    for piece in recording.pieces:
+        assembler.feed(piece)
+    assembler.close(broken=recording.end == "reset")
+    return assembler
+
+
+def expected(recording: Recording) -> dict[str, Any]:
+    """The same as JSON, for tests in any language. `error` is null where the reply ended well."""
+    found = assembled(recording)
+    fault = found.fault
+    return {
+        "fault": recording.title,
+        "text": found.text,
+        "calls": [call.as_json() for call in found.calls],
+        "finish_reason": found.finish_reason,
+        "error": None if fault is None else {"code": fault.public_code, "message": fault.detail},
+        "quirks": found.quirks,
+    }
+
+
 def build(recordings: Mapping[str, Recording] | None = None) -> ASGIApp:
-    """The backend: `POST /v1/chat/completions`, `GET /v1/models`, and `GET /v1/demo/request`: a request body to try."""
+    """The backend: a path for each dialect, `GET /v1/models`, and of one recording, by `?model=NAME`,
+    `GET /v1/demo/request` (a chat request to try) and `GET /v1/demo/expected` (what a client should make of the reply).
+    """
     known = shipped() if recordings is None else recordings
 
     async def models(request: Request) -> Response:
@@ -43,27 +84,41 @@ def build(recordings: Mapping[str, Recording] | None = None) -> ASGIApp:
 
     async def sample(request: Request) -> Response:
         name = request.query_params.get("model", next(iter(known)))
-        if name not in known:
-            return _refusal(404, "model_not_found", f"no recording {name!r}; there are {', '.join(known)}")
-        return JSONResponse({"model": name, **known[name].request})
+        return JSONResponse({"model": name, **known[name].request}) if name in known else _unknown(name, known)
 
-    async def complete(request: Request) -> Response:
-        try:
-            body = json.loads(await request.body())
-            name = body["model"]
-        except (ValueError, TypeError, KeyError):
-            return _refusal(400, "invalid_request", "the body is no JSON object with a model")
-        if not isinstance(name, str) or name not in known:
-            return _refusal(404, "model_not_found", f"no recording {name!r}; there are {', '.join(known)}")
-        return _Playback(known[name])
+    async def outcome(request: Request) -> Response:
+        name = request.query_params.get("model", next(iter(known)))
+        return JSONResponse({"model": name, **expected(known[name])}) if name in known else _unknown(name, known)
+
+    def complete(dialect: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                body = json.loads(await request.body())
+                name = request.path_params.get("model") or body["model"]
+            except (ValueError, TypeError, KeyError):
+                return _refusal(400, "invalid_request", "the body is no JSON object with a model")
+            if not isinstance(name, str) or name not in known:
+                return _unknown(name, known)
+            recording = known[name]
+            if recording.dialect != dialect:
+                told = f"recording {name!r} speaks {recording.dialect}: ask {PATHS[recording.dialect]}"
+                return _refusal(404, "model_not_found", told)
+            return _Playback(recording)
+
+        return answer
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", complete, methods=["POST"]),
+            *(Route(path, complete(dialect), methods=["POST"]) for dialect, path in PATHS.items()),
             Route("/v1/models", models),
             Route("/v1/demo/request", sample),
+            Route("/v1/demo/expected", outcome),
         ]
     )
+
+
+def _unknown(name: object, known: Mapping[str, Recording]) -> Response:
+    return _refusal(404, "model_not_found", f"no recording {name!r}; there are {', '.join(known)}")
 
 
 def _refusal(status: int, code: str, message: str) -> Response:

@@ -11,6 +11,12 @@ DIALECT = "openai-chat"  # the only upstream dialect that is read so far
 FORMS = "a captured reply (raw SSE, NDJSON or JSON) or a case file is expected"
 
 
+def read_case_or_capture(data: bytes, name: str) -> Recording:
+    """A case file of any dialect, else as `read_capture`. Raises ValueError."""
+    document = _parse(data.decode("utf-8-sig", "replace"))
+    return read_case(document) if is_case(document) else read_capture(data, name)
+
+
 def read_capture(data: bytes, name: str) -> Recording:
     """The reply in `data`. Raises ValueError with one line that says what the file is instead."""
     if data.startswith(b"\x1f\x8b"):

@@ -1,4 +1,4 @@
-"""The commands `replay` and `explain`. What they need is imported when they run."""
+"""The commands `replay`, `backend` and `explain`. What they need is imported when they run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ EXIT_UNUSABLE = 2
 def register(group: click.Group) -> None:
     """Adds the commands of this module to the command line."""
     group.add_command(replay)
+    group.add_command(backend)
     group.add_command(explain)
 
 
@@ -45,6 +46,22 @@ def replay(files: tuple[Path, ...], tools: Path | None, as_json: bool, mode: str
     from proxy.replay.judging import replay_files
 
     sys.exit(replay_files(files, tools, as_json=as_json, mode=mode, repair=repair))
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="The port; 0: a free one.")
+@click.option("--attached", is_flag=True, help="End when standard input does, so as not to outlive who started it.")
+def backend(files: tuple[Path, ...], host: str, port: int, attached: bool) -> None:
+    """Serve recorded replies, most of them damaged, as a backend: no model, no key.
+
+    For tests of any client, proxy or gateway: the request's model names the recording. FILE is a case file, or a
+    captured reply in the chat dialect; each is one more model, of the file's name without its ending.
+    """
+    from proxy.replay.backend import serve
+
+    sys.exit(serve(files, host, port, attached=attached))
 
 
 @click.command()
