@@ -153,7 +153,7 @@ def _finish(message: Message) -> None:
     if not reply.usage.keys() >= _USAGE:
         reply.noncanonical.append(f"usage is {reply.usage}: typed clients need {_USAGE}")
     for block in message.blocks:
-        if block["type"] == "text" and not block["text"] and not block.get("citations") and not block.get("more"):
+        if block["type"] == "text" and not any(value for key, value in block.items() if key != "type"):
             reply.noncanonical.append("an empty text block: the API takes none back")
 
 

@@ -7,6 +7,11 @@ import pytest
 from fuzz.targets import TARGETS
 
 MESSAGES = b'{"client": "anthropic-messages"}\n'
+DOCUMENT = b'{"client": "anthropic-messages", "stream": false}\n'
+TEXT = (
+    b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+    b'data: {"type":"content_block_delta","index":0'
+)
 RESPONSES = b'{"client": "openai-responses"}\n'
 PLAIN = b'{"stream": false, "annotations": "never"}\n'
 SMALL = b'{"small": true, "cut": "byte"}\n'
@@ -84,6 +89,19 @@ FINDINGS = [
         "a document that is no reply, where nothing is to be changed",
         "openai-responses",
         b'{"client": "openai-responses", "stream": false, "annotations": "problems"}\n{"type":"response.incomplete"}',
+    ),
+    *(
+        (
+            f"{what}, {name}",
+            "anthropic-messages",
+            head + block + b',"delta":' + delta + b'}\n\ndata: {"type":"message_stop"}\n\n',
+        )
+        for name, head in (("stream", MESSAGES), ("document", DOCUMENT))
+        for what, block, delta in (
+            ("a delta whose type is empty", TEXT, b'{"type":""}'),
+            ("a delta of another kind that says nothing", TEXT, b'{"type":"x","text":""}'),
+            ("a delta of another kind whose text is a number", TEXT, b'{"type":"x","text":5}'),
+        )
     ),
     ("a signature that is none", "anthropic-messages", MESSAGES + b'{"delta":{"type":"signature_delta"}}'),
     ("half a character as a thought", "anthropic-messages", MESSAGES + b'data:{"delta":{"thinking":"\xed\xa0\xbd"}}'),

@@ -384,7 +384,7 @@ class MessagesDecoder:
         came = delta
         delta = self._typed(delta, _type_of_delta)
         kind = delta.get("type")
-        if not isinstance(kind, str):
+        if not isinstance(kind, str) or not kind:
             self._note(Quirk.FOREIGN_EVENT)
             return []
         here = self._known(document.get("index"))

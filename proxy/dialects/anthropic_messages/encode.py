@@ -338,7 +338,7 @@ class MessagesDocumentEncoder(_Base):
                 for key, value in delta.items():
                     if isinstance(value, str) and key != "type":
                         self._parts.setdefault(key, []).append(value)
-                    elif key != "type":
+                    elif key != "type" and not isinstance(self._block.get(key), str):  # text stays text
                         self._block[key] = value
         return b""
 
@@ -348,6 +348,8 @@ class MessagesDocumentEncoder(_Base):
             before = self._block.get(key)
             self._block[key] = (before if isinstance(before, str) else "") + "".join(pieces)
         self._parts = {}
+        if self._block.get("type") == "text" and not any(v for k, v in self._block.items() if k != "type"):
+            return b""  # the API takes no empty block back
         if source and _is_object(source):
             self._block.pop("input", None)
             self._blocks.append(_with_input(self._block, source))
