@@ -109,6 +109,22 @@ class Exchange:
         """The reply's calls with their verdicts, withheld ones too; complete when the exchange is over."""
         return self._judged
 
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Why each choice ended, as the client was told; none of a reply that failed."""
+        if self._state != "over" or not self._has_reply or self.record.outcome != "ok":
+            return []
+        return [self._ending(index) for index in sorted(self._reply.choices)]
+
+    @property
+    def tokens(self) -> Usage | None:
+        return self._reply.usage.counts if self._has_reply and self._reply.usage else None
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """The reply's id, creation and model, as the upstream told them."""
+        return self._reply.envelope if self._has_reply else None
+
     def _need_reply(self) -> None:
         """An end that comes before any reply tells of an empty one."""
         if not self._has_reply:
@@ -450,9 +466,7 @@ class Exchange:
                     self._out += [self._encoder.piece(blank) for blank in choice.blank]
             delivered = [call for call in calls if call.sent_index is not None]
             self._in_order(choice, delivered)
-            reason = self._reply.reason(index)
-            if reason not in ("length", "content_filter"):
-                reason = "tool_calls" if delivered else "stop"
+            reason = self._ending(index)
             quirks = self._reply.quirks if number == 0 else []
             if self._reply.usage is not None and self._encoder.usage_first:
                 self._out.append(self._encoder.usage(self._reply.usage))
@@ -462,6 +476,13 @@ class Exchange:
         self._out.append(self._encoder.done())
         self._state = "over"
         return [*self._flush(now), *self._finished(now)]
+
+    def _ending(self, index: int) -> str:
+        """The finish reason of a choice, as the client is told it."""
+        reason = self._reply.reason(index)
+        if reason in ("length", "content_filter"):
+            return reason
+        return "tool_calls" if any(c.choice == index and c.sent_index is not None for c in self._judged) else "stop"
 
     def _begun_in_vain(self) -> Fault | None:
         """A live call that is not delivered after all ends the reply in an error, also at an honest `length`."""

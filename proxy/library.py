@@ -120,8 +120,7 @@ class Assembler:
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes bring: text at once; calls when the reply has ended, all of them together."""
-        if not self._over:
-            self._carry_out(self._exchange.receive(data, 0.0))
+        self._carry_out(self._exchange.receive(data, 0.0))
         return self._given()
 
     def close(self, *, broken: bool = False) -> list[Event]:
@@ -129,9 +128,8 @@ class Assembler:
 
         A reply whose end is not proven is cut: `fault` says so, and every call is `incomplete`, however whole it looks.
         """
-        if not self._over:
-            reset = Fault(FaultKind.STREAM_CUT, "the connection was lost in the middle of the reply")
-            self._carry_out(self._exchange.broken(reset, 0.0) if broken else self._exchange.ended(0.0))
+        reset = Fault(FaultKind.STREAM_CUT, "the connection was lost in the middle of the reply")
+        self._carry_out(self._exchange.broken(reset, 0.0) if broken else self._exchange.ended(0.0))
         return self._given()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,31 +92,52 @@ def test_the_lock_and_pyproject_agree() -> None:
     assert reached == pins.keys() - elsewhere
 
 
-# Loaded only by, or where there is, a package that is no dependency.
-OPTIONAL = {ROOT / "proxy/replay/plugin.py"}
+# Loaded only by, or for, what an extra installs.
+OPTIONAL = {ROOT / "proxy/replay/plugin.py": "test", ROOT / "proxy/server/telemetry.py": "otel"}
+
+
+@functools.cache
+def who_brings() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def distributions(path: Path) -> list[set[str]]:
+    """Of each package that a module imports and that is neither the standard library nor this one: who may bring it."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported.add(node.module.split(".")[0])
+    packages = who_brings()
+    foreign = imported - sys.stdlib_module_names - {"proxy"}
+    return [{canonicalize_name(found) for found in packages[name]} for name in sorted(foreign)]
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(text).name) for text in requirements}
 
 
 def test_what_the_code_imports_is_what_pyproject_declares() -> None:
-    imported = set()
-    for path in (ROOT / "proxy").rglob("*.py"):
-        if path in OPTIONAL:
-            continue
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imported.add(node.module.split(".")[0])
-    packages = importlib.metadata.packages_distributions()
-    foreign = imported - sys.stdlib_module_names - {"proxy"}
-    used = {canonicalize_name(packages[name][0]) for name in foreign} - {"pydantic-core"}  # a part of pydantic
-    declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    modules = [path for path in (ROOT / "proxy").rglob("*.py") if path not in OPTIONAL]
+    used = {min(found) for path in modules for found in distributions(path)} - {"pydantic-core"}  # a part of pydantic
+    declared = names(PROJECT["project"]["dependencies"])
     assert used <= declared
     # uvicorn loads its loop and its parser by name.
     assert declared - used <= {"uvloop", "httptools"}
 
 
+@pytest.mark.parametrize("path", OPTIONAL, ids=lambda path: path.name)
+def test_what_an_optional_module_imports_is_what_its_extra_declares(path: Path) -> None:
+    extra = names(PROJECT["project"]["optional-dependencies"][OPTIONAL[path]])
+    assert all(found & extra for found in distributions(path))
+
+
 def test_every_dependency_has_its_reason_beside_it() -> None:
-    lines = (ROOT / "pyproject.toml").read_text().split("dependencies = [\n")[1].split("\n]")[0].splitlines()
+    text = (ROOT / "pyproject.toml").read_text()
+    lines = [
+        one for key in ("dependencies", "otel") for one in text.split(f"\n{key} = [\n")[1].split("\n]")[0].splitlines()
+    ]
     for before, line in zip(["", *lines], lines, strict=False):
         if not line.lstrip().startswith("#"):
             assert before.lstrip().startswith("#"), f"no reason above {line.strip()}"

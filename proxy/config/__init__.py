@@ -6,7 +6,7 @@ every key with its unit and default. Secrets are resolved on loading and never s
 
 from proxy.config.load import check, from_document, load, summary
 from proxy.config.problems import ConfigError, Problem
-from proxy.config.tables import Backend, Client, Config, Limits, Listen, Log, Policy, RouteTable
+from proxy.config.tables import Backend, Client, Config, Limits, Listen, Log, Policy, RouteTable, Telemetry
 from proxy.config.values import HASHED, MAX_SECRET_BYTES, ApiKey, Secret, client_key_digest
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Problem",
     "RouteTable",
     "Secret",
+    "Telemetry",
     "check",
     "client_key_digest",
     "from_document",

@@ -76,6 +76,7 @@ def summary(config: Config) -> list[str]:
     return [
         f"listen   {listen.host} port {listen.port}; metrics and health on {admin}",
         f"clients  {who}",
+        *(["traces   over OTLP, as the OTEL_* environment variables say"] if config.telemetry.traces else []),
         f"policy   {judged}; repair {policy.repair}; annotations {policy.annotations}",
         *(f"backend  {b.name}: {b.dialect} at {b.base_url}, {keys[b.api_key.mode]}" for b in config.backends),
         *(

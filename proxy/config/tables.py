@@ -31,6 +31,7 @@ from proxy.config.values import (
     check_name,
     check_not_empty,
     check_recover,
+    check_traces,
     markup_formats,
 )
 from proxy.exchange import ExchangeSettings
@@ -112,6 +113,13 @@ class Log(Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class Telemetry(Table):
+    """OpenTelemetry. `traces` needs the extra `otel`; `arguments`: those of tool calls are in the spans."""
+
+    traces: Annotated[bool, AfterValidator(check_traces)] = False
+    arguments: bool = False
+
+
 class Backend(Table):
     """An upstream. `headers` has lower-case names; `base_url` has no slash at its end."""
 
@@ -172,6 +180,7 @@ class Config(Table):
     policy: Policy = Policy()
     limits: Limits = Limits()
     log: Log = Log()
+    telemetry: Telemetry = Telemetry()
     backends: Annotated[tuple[Backend, ...], _List] = ()
     routes: Annotated[tuple[RouteTable, ...], _List] = ()
     clients: Annotated[tuple[Client, ...], _List] = ()

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -130,6 +131,19 @@ def markup_formats(recover: str | tuple[str, ...]) -> tuple[str, ...]:
     if isinstance(recover, str):
         return AUTO if recover == "auto" else ()
     return recover
+
+
+def check_traces(traces: bool) -> bool:
+    if traces and not all(map(_is_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
+        raise wrong("needs what is not installed; pip install 'wholecall[otel]', or write false")
+    return traces
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
 
 
 def resolved(value: object, env: Mapping[str, str]) -> str:

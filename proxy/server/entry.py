@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from proxy.config.mask import NO_MASK, Mask
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import Verdict
 from proxy.model.commands import Record
 from proxy.server.logs import cut, harmless_id
+
+if TYPE_CHECKING:
+    from proxy.server.telemetry import ExchangeSpan
 
 INTERNAL = "internal"  # the code of a mistake of ours
 NONE = "none"  # as a metric label: the request never came to have one
@@ -49,6 +53,7 @@ class Entry:
     ended_at: float = 0.0
     overhead_s: float = 0.0
     record: Record = field(default_factory=Record)
+    span: ExchangeSpan | None = field(default=None, repr=False)  # None: there are no traces of it
 
     @property
     def seconds(self) -> float:
@@ -77,12 +82,12 @@ class Entry:
             "stream": self.stream,
             "status": record.status,
             "outcome": record.outcome,
-            "code": cut(self._harmless(record.code), 64),
+            "code": cut(self.harmless(record.code), 64),
             "seconds": round(self.seconds, 4),
             "first_byte_s": _rounded(self.first_byte_s),
             "overhead_s": round(self.overhead_s, 6),
             "hold_s": _rounded(self.hold_s),
-            "upstream_id": self._harmless(harmless_id(self.upstream_id.encode("latin-1"))),
+            "upstream_id": self.harmless(harmless_id(self.upstream_id.encode("latin-1"))),
             "upstream_events": record.upstream_events,
             "upstream_bytes": record.upstream_bytes,
             "verdicts": _counted(record.verdicts),
@@ -94,7 +99,7 @@ class Entry:
         }
         return {name: value for name, value in fields.items() if value not in ("", None, [], {})}
 
-    def _harmless(self, text: str) -> str:
+    def harmless(self, text: str) -> str:
         """A word of the backend's without the credentials that it may have been sent."""
         return "..." if self.key and self.key in text else self.mask.over_text(text)
 

@@ -82,6 +82,8 @@ class Server(uvicorn.Server):
         fixed = [key for key in ("host", "port", "admin_port") if getattr(old, key) != getattr(config.listen, key)]
         if fixed:
             logger.warning("changes of listen.%s only count after a restart", ", listen.".join(fixed))
+        if config.telemetry != self.service.config.telemetry:
+            logger.warning("changes of telemetry only count after a restart")
         logging.getLogger("wholecall").setLevel(config.log.level.upper())
         self.service.reload(config)
         logger.info("the configuration was reloaded", extra={"fields": {"event": "reload"}})

@@ -30,6 +30,7 @@ _LIBRARY_LEVELS = {
     "uvicorn": logging.WARNING,
     "uvicorn.error": logging.ERROR,
     "asyncio": logging.WARNING,
+    "opentelemetry": logging.CRITICAL,  # see `telemetry`
 }
 
 # Line ends to some readers, though not to JSON.

@@ -116,6 +116,8 @@ class Pump:
             seed=f"{entry.request_id} {urandom(8).hex()}",  # a client may send one request id twice
             created=int(time.time()),
         )
+        if service.tracing is not None:
+            entry.span = service.tracing.begin(entry, request, first, client_headers, self._exchange)
         self._limits: Limits = config.limits_for(first)
         self._total_at = entry.started + self._limits.total_s
         self._asked_at = self._head_at = self._resumed_at = clock()
@@ -228,6 +230,8 @@ class Pump:
         headers.update(asked.headers)
         headers["content-type"] = "application/json"
         headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        if entry.span is not None:
+            entry.span.pass_on(headers, backend)
         self._asked_at = self._head_at = entry.opened_at = clock()
         self._awaits_first = True
         entry.overhead_s += self._asked_at - self._busy_since

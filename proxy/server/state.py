@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from proxy.server.upstream import Upstream
 
 if TYPE_CHECKING:
     from proxy.server.pump import Pump
+    from proxy.server.telemetry import Tracing
 
 clock = time.monotonic
 
@@ -33,6 +35,11 @@ class Service:
         self.upstream = Upstream()
         self.checker = Checker(max_schema_bytes=config.limits.max_schema_bytes)
         self.metrics = Metrics()
+        self.tracing: Tracing | None = None
+        if config.telemetry.traces:
+            from proxy.server.telemetry import Tracing  # an extra, which need not be there
+
+            self.tracing = Tracing(arguments=config.telemetry.arguments)
         self.pumps: set[Pump] = set()
         self._breakers: dict[str, Breaker] = {}
         self._show_configuration()
@@ -44,6 +51,8 @@ class Service:
     async def aclose(self) -> None:
         await self.upstream.aclose()
         await self.checker.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     def reload(self, config: Config) -> None:
         """New exchanges see `config` from now on. Breakers and places in use carry over by name."""
@@ -74,6 +83,8 @@ class Service:
             return
         entry.ended_at = clock()
         self.metrics.record(entry)
+        if entry.span is not None:
+            entry.span.end(entry)
         logs.exchange(entry.log_fields)
 
     def _show_configuration(self) -> None:
