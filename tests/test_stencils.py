@@ -128,6 +128,8 @@ BEGINNING = [
     chunk({"content": "a"}),
     chunk({"content": "b"}, x=1),
 ]
+# And then text flows, in reads of one event.
+FLOWING = [chunk({"content": "b"}), chunk({"content": "c"})]
 
 
 class Nothing(Stencils):
@@ -162,6 +164,7 @@ def said(case: Case, mode: str, events: list[bytes], live: bool) -> Any:
     ascii_only=st.booleans(),
     compact=st.integers(0, 2**17 - 1),
     together=st.booleans(),
+    flowing=st.booleans(),
 )
 def test_an_answer_is_the_same_without_stencils(
     chunks: list[Any],
@@ -172,11 +175,12 @@ def test_an_answer_is_the_same_without_stencils(
     ascii_only: bool,
     compact: int,
     together: bool,
+    flowing: bool,
 ) -> None:
     """`compact`: bit n is set where event n has no blanks between its members. `together`: all come in one read."""
     case = next(case for case in CASES if case.id == "after-done")
     events = []
-    for number, one in enumerate([*BEGINNING, *chunks, chunk({}, finish, x=last)]):
+    for number, one in enumerate([*BEGINNING, *FLOWING[: 2 * flowing], *chunks, chunk({}, finish, x=last)]):
         separators = (",", ":") if compact >> number & 1 else (", ", ": ")
         try:
             text = json.dumps(one, ensure_ascii=ascii_only, separators=separators).encode()

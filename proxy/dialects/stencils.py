@@ -10,7 +10,7 @@ substring: what fits no stencil, or is no string there, is parsed as ever.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ import orjson
 # A stream whose events all differ (random padding, a sequence number) would have each of them learnt in vain.
 _UNUSED_LIMIT = 4
 _STENCILS_LIMIT = 32
+_LF = 10
 _STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 Path = tuple[str | int, ...]
@@ -27,7 +28,8 @@ Path = tuple[str | int, ...]
 class Stencil:
     """`choice` and `index` are those of the event's text or, where `index` is not None, of its call's arguments;
     `document` is the event that it was learnt from. `before` and `behind` are the bytes around the string with its
-    quotation marks, `begin` and `end` their lengths."""
+    quotation marks, `begin` and `end` their lengths. `first` and `last`: the same of a whole server-sent event;
+    `one_line`: no client finds a line's end in them."""
 
     before: bytes
     behind: bytes
@@ -38,6 +40,24 @@ class Stencil:
     document: dict[str, Any]
     used: bool = False
     texts: list[str] | None = None  # for whoever collects them: those of the events that fitted
+    first: bytes = field(init=False)
+    last: bytes = field(init=False)
+    one_line: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first, self.last = b"data: " + self.before, self.behind + b"\n\n"
+        self.one_line = self.before.isascii() and self.behind.isascii()
+
+    def text_of(self, data: bytes) -> str | None:
+        """The text of `data` where it is one whole server-sent event that fits, and its text is not empty."""
+        at, end = self.begin + 6, len(data) - self.end - 2
+        if data[:at] != self.first or data[end:] != self.last or data.find(_LF, at) != len(data) - 2:
+            return None
+        try:
+            text = orjson.loads(data[at:end])
+        except orjson.JSONDecodeError:
+            return None
+        return text if type(text) is str and text else None
 
 
 class Stencils:

@@ -163,6 +163,10 @@ class Leaks:
         self._text_piece = piece
         return True
 
+    def is_ordinary(self, text: str) -> bool:
+        """Whether text that follows what passed would pass too."""
+        return self._content.is_ordinary(text)
+
     def take(self, piece: Piece) -> list[Piece]:
         """What passes on in place of a piece."""
         text, reasoning = piece.text, piece.reasoning

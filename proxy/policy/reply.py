@@ -38,10 +38,13 @@ from proxy.policy.recovery import Leaks, Recovery
 from proxy.policy.settings import ExchangeSettings
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import Inflater, inflater
-from proxy.wire.jsondoc import dump
+from proxy.wire.jsondoc import dump, one_line
 from proxy.wire.sse import Frame, Overfull
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
+# Of a flow (`Reply.flow`): the bytes of a read, and how many of its texts wait to be taken note of.
+_FLOW_BYTES = 4096
+_FLOW_TEXTS = 64
 
 
 @dataclass(slots=True)
@@ -131,6 +134,9 @@ class Reply:
         self._verbatim: list[bytes] = []  # their payloads
         self._growing: list[tuple[Stencil, Slots, HeldCall]] = []  # calls whose arguments are collected until then
         self._newest: Stencil | None = None  # of the last of them
+        self._flow: Stencil | None = None  # what the next read may fit as a whole, see `flow`
+        self._flowed: list[str] = []  # the texts of reads that did
+        self._flow_last = b""  # the last of those
         self.live: LiveCall | None = None
         self.live_call: JudgedCall | None = None
         self._not_live: HeldCall | None = None
@@ -155,14 +161,60 @@ class Reply:
             return self._read(data, now)
         return any(self._read(piece, now) for piece in self._inflater.feed(data))
 
+    def flow(self, data: bytes, now: float) -> bool:
+        """The shortest way, of most reads where tokens come one by one: True where `data` is just one event, like the
+        last ones, of text that goes out now and as it came. Else it is still to be received."""
+        stencil = self._flow
+        if stencil is None or len(data) > _FLOW_BYTES:
+            return False
+        text = stencil.text_of(data)
+        if text is None or text[-1].isspace() or not (text.isascii() or one_line(data) is data):
+            return False
+        leaks = self.choices[stencil.choice].leaks
+        if leaks is not None and not leaks.is_ordinary(text):
+            return False
+        settings = self._settings
+        size = self.bytes + len(data)
+        if size > settings.max_reply_bytes or self.events >= settings.max_events:
+            return False
+        self.bytes = size
+        self.events += 1
+        self.data_at = now
+        self._flowed.append(text)
+        self._flow_last = data
+        if len(self._flowed) == _FLOW_TEXTS:
+            self._note_flow(stencil)
+        return True
+
+    def _note_flow(self, stencil: Stencil) -> None:
+        """Take note of the texts that went out in a flow."""
+        texts = self._flowed
+        if not texts:
+            return
+        choice = self.choices[stencil.choice]
+        text = "".join(texts)
+        if self._request.tools:
+            choice.text.add(text)
+        if choice.leaks is not None:
+            passed = choice.leaks.passes(verbatim_piece(stencil.choice, texts[-1], self._flow_last[6:-2]), text)
+            assert passed, "ordinary pieces make an ordinary text"
+        texts.clear()
+
+    def _end_flow(self) -> None:
+        stencil, self._flow = self._flow, None
+        if stencil is not None:
+            self._note_flow(stencil)
+
     def end(self, now: float) -> bool:
         """The body ended cleanly; True where the end of the reply is confirmed. Raises Fault."""
+        self._end_flow()
         if self._inflater is not None and not self._inflater.complete and not self.proof and self.bytes:
             raise Fault(FaultKind.STREAM_CUT, "the upstream's compressed body ended too early")
         return self._close(now) or self.proof
 
     def finish(self, now: float) -> None:
         """Nothing more comes: what was pending in the decoder and in the text."""
+        self._end_flow()
         self._deltas(self._decoder.close(), now)
         for choice in self.choices.values():
             self._close_leaks(choice)
@@ -170,6 +222,7 @@ class Reply:
 
     def release_text(self) -> None:
         """The reply has failed: text that was held for calls stays text."""
+        self._end_flow()
         self._over = True
         for choice in self.choices.values():
             leaks, choice.leaks = choice.leaks, None
@@ -178,6 +231,7 @@ class Reply:
 
     def _read(self, data: bytes, now: float) -> bool:
         """Take in decoded body bytes; True where the reply ended in them. Raises Fault."""
+        self._end_flow()
         self.bytes += len(data)
         over = self.bytes - self._settings.max_reply_bytes
         if over > 0:
@@ -255,6 +309,7 @@ class Reply:
             if self._run is not None or self._growing:
                 self._end_runs()
             self.events = seen
+            self._flow = None
             try:
                 deltas = decoder.feed(Frame(name, data))
             except BadEvent as error:
@@ -342,6 +397,8 @@ class Reply:
         if self._settings.reask:
             self.said.append(text)
         self._out.append(out)
+        if stencil.one_line and not self._settings.reask and self._inflater is None and self.body.between_events:
+            self._flow = stencil
 
     def _passes(self, delta: Delta) -> bool:
         """The short way of what most events are: visible text that goes out verbatim. True where it took it."""

@@ -41,7 +41,11 @@ class Runner:
         self._carry_out(self.exchange.opened(status, headers, self.now, dialect=dialect))
 
     def receive(self, data: bytes) -> None:
-        if not self.over:
+        if self.over:
+            return
+        if self.exchange.flow(data, self.now):
+            self.answer.body += data
+        else:
             self._carry_out(self.exchange.receive(data, self.now))
 
     def end(self, how: Literal["eof", "reset"] = "eof") -> None:

@@ -335,6 +335,13 @@ class Pump:
         has to read them itself."""
         if self._wake is not None:
             return False
+        if self._exchange.flow(data, began := clock()):
+            if self._downstream.push(data):
+                self._entry.overhead_s += clock() - began
+                return True
+            self._busy_since = began
+            self._kept = [commands.Send(data)]
+            raise _Taken
         steps = self._received(data)
         if not steps:
             return True

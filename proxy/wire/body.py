@@ -62,6 +62,11 @@ class BodyReader:
         return self._sse.comments
 
     @property
+    def between_events(self) -> bool:
+        """Whether the bytes so far are events, and the last one is whole."""
+        return self.kind == "events" and self._sse.between_events
+
+    @property
     def odd(self) -> deque[tuple[int, Quirk | bytes]]:
         """What was odd about the last bytes, each with the number of frames before it; see `settle`."""
         return self._sse.odd

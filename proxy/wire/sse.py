@@ -59,6 +59,11 @@ class SseDecoder:
         self.leftover = bytearray()
         """Lines that were no fields."""
 
+    @property
+    def between_events(self) -> bool:
+        """Whether no event is in progress."""
+        return not (self._at_start or self._after_cr or self._parts)
+
     def payloads(self, data: bytes) -> list[bytes] | None:
         """The data of the events completed by `data`, where each is one unnamed `data: ` line, as in most reads: a few
         calls for all of them. None: not so, or not known; then `data` is still to be fed."""

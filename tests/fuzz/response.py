@@ -68,7 +68,10 @@ class Shell:
             for place, piece in enumerate(pieces):
                 if self.stopped or self.played.over:
                     break
-                self.carry_out(self.exchange.receive(piece, self.now))
+                if self.exchange.flow(piece, self.now):
+                    self.carry_out([Send(piece)])
+                else:
+                    self.carry_out(self.exchange.receive(piece, self.now))
                 if value.interrupt and place == value.seed % len(pieces):
                     self.interrupt()
                 if weighed and place % (len(pieces) // 3 + 1) == 0:
