@@ -163,7 +163,7 @@ def said(case: Case, mode: str, events: list[bytes], live: bool) -> Any:
     live=st.booleans(),
     ascii_only=st.booleans(),
     compact=st.integers(0, 2**17 - 1),
-    together=st.booleans(),
+    per_read=st.sampled_from([1, 2, 3, 99]),
     flowing=st.booleans(),
 )
 def test_an_answer_is_the_same_without_stencils(
@@ -174,10 +174,11 @@ def test_an_answer_is_the_same_without_stencils(
     live: bool,
     ascii_only: bool,
     compact: int,
-    together: bool,
+    per_read: int,
     flowing: bool,
 ) -> None:
-    """`compact`: bit n is set where event n has no blanks between its members. `together`: all come in one read."""
+    """`compact`: bit n is set where event n has no blanks between its members. `per_read`: so many
+    events come in one read."""
     case = next(case for case in CASES if case.id == "after-done")
     events = []
     for number, one in enumerate([*BEGINNING, *FLOWING[: 2 * flowing], *chunks, chunk({}, finish, x=last)]):
@@ -187,8 +188,7 @@ def test_an_answer_is_the_same_without_stencils(
         except UnicodeEncodeError:
             text = json.dumps(one, separators=separators).encode()
         events.append(b"data: " + text + b"\n\n")
-    if together:
-        events = [b"".join(events)]
+    events = [b"".join(events[at : at + per_read]) for at in range(0, len(events), per_read)]
     found = said(case, mode, events, live)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("proxy.dialects.openai_chat.decode.Stencils", Nothing)

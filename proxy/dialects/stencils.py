@@ -28,8 +28,8 @@ Path = tuple[str | int, ...]
 class Stencil:
     """`choice` and `index` are those of the event's text or, where `index` is not None, of its call's arguments;
     `document` is the event that it was learnt from. `before` and `behind` are the bytes around the string with its
-    quotation marks, `begin` and `end` their lengths. `first` and `last`: the same of a whole server-sent event;
-    `one_line`: no client finds a line's end in them."""
+    quotation marks, `begin` and `end` their lengths. `first`: `before` as the beginning of a server-sent
+    event; `one_line`: no client finds a line's end in what is around the string."""
 
     before: bytes
     behind: bytes
@@ -41,23 +41,30 @@ class Stencil:
     used: bool = False
     texts: list[str] | None = None  # for whoever collects them: those of the events that fitted
     first: bytes = field(init=False)
-    last: bytes = field(init=False)
     one_line: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.first, self.last = b"data: " + self.before, self.behind + b"\n\n"
+        self.first = b"data: " + self.before
         self.one_line = self.before.isascii() and self.behind.isascii()
 
-    def text_of(self, data: bytes) -> str | None:
-        """The text of `data` where it is one whole server-sent event that fits, and its text is not empty."""
-        at, end = self.begin + 6, len(data) - self.end - 2
-        if data[:at] != self.first or data[end:] != self.last or data.find(_LF, at) != len(data) - 2:
+    def texts_of(self, data: bytes) -> list[str] | None:
+        """The texts of `data` where it is whole server-sent events that all fit, and none of their texts is empty."""
+        if data[-2:] != b"\n\n":
             return None
-        try:
-            text = orjson.loads(data[at:end])
-        except orjson.JSONDecodeError:
-            return None
-        return text if type(text) is str and text else None
+        texts = []
+        at = self.begin + 6
+        for event in data[:-2].split(b"\n\n"):
+            end = len(event) - self.end
+            if event[:at] != self.first or event[end:] != self.behind or event.find(_LF, at) >= 0:
+                return None
+            try:
+                text = orjson.loads(event[at:end])
+            except orjson.JSONDecodeError:
+                return None
+            if type(text) is not str or not text:
+                return None
+            texts.append(text)
+        return texts
 
 
 class Stencils:

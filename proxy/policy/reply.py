@@ -162,23 +162,22 @@ class Reply:
         return any(self._read(piece, now) for piece in self._inflater.feed(data))
 
     def flow(self, data: bytes, now: float) -> bool:
-        """The shortest way, of most reads where tokens come one by one: True where `data` is just one event, like the
-        last ones, of text that goes out now and as it came. Else it is still to be received."""
+        """The shortest way, of most reads where tokens come one by one: True where `data` is events like the last ones,
+        of text that goes out now and as it came. Else it is still to be received."""
         stencil = self._flow
         if stencil is None or len(data) > _FLOW_BYTES:
             return False
-        text = stencil.text_of(data)
-        if text is None or text[-1].isspace() or not (text.isascii() or one_line(data) is data):
+        texts = stencil.texts_of(data)
+        if texts is None or not (data.isascii() or one_line(data) is data):
             return False
+        text = texts[0] if len(texts) == 1 else "".join(texts)
         leaks = self.choices[stencil.choice].leaks
         if leaks is not None and not leaks.is_ordinary(text):
             return False
-        settings = self._settings
-        size = self.bytes + len(data)
-        if size > settings.max_reply_bytes or self.events >= settings.max_events:
+        size, events = self.bytes + len(data), self.events + len(texts)
+        if size > self._settings.max_reply_bytes or events > self._settings.max_events:
             return False
-        self.bytes = size
-        self.events += 1
+        self.bytes, self.events = size, events
         self.data_at = now
         self._flowed.append(text)
         self._flow_last = data
@@ -196,7 +195,8 @@ class Reply:
         if self._request.tools:
             choice.text.add(text)
         if choice.leaks is not None:
-            passed = choice.leaks.passes(verbatim_piece(stencil.choice, texts[-1], self._flow_last[6:-2]), text)
+            payload = self._flow_last[:-2].rpartition(b"\n\n")[2][6:]
+            passed = choice.leaks.passes(verbatim_piece(stencil.choice, texts[-1], payload), text)
             assert passed, "ordinary pieces make an ordinary text"
         texts.clear()
 
