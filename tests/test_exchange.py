@@ -441,6 +441,34 @@ def test_an_event_of_a_long_read_costs_no_more_than_one_of_a_short_read() -> Non
     assert cost(5000) < 4 * cost(500)
 
 
+def test_text_flows_from_the_second_event_of_a_form_on() -> None:
+    machine = exchange(replace(SETTINGS, max_events=5))
+    first = chunk({"content": "Hi"})
+    assert not machine.flow(ROLE + first, 0.1)
+    machine.receive(ROLE + first, 0.1)
+    machine.receive(chunk({"content": " you"}), 0.2)
+    assert machine.flow(chunk({"content": " there"}), 0.3)
+    assert machine.data_at == 0.3
+    for other in (
+        b": ping\n\n",
+        chunk({"content": "a"})[:-1],
+        chunk({"content": ""}),
+        chunk({"content": "<"}),  # a call may begin
+        chunk({"content": "a "}),  # which may have to go with the call
+        chunk({"content": "a"}, finish="stop"),
+        chunk({"content": "a"}).replace(b'"a"', '"a\u2028b"'.encode()),
+        chunk({"content": "a"}).replace(b'"a"', b'\n"a"'),
+        chunk({"content": "a" * 5000}),
+        b"data: [DONE]\n\n",
+    ):
+        assert not machine.flow(other, 0.4), other
+    assert not machine.flow(chunk({"content": "a"}) * 2, 0.4)  # max_events
+    assert machine.flow(chunk({"content": "a"}), 0.4)
+    assert not machine.flow(chunk({"content": "a"}), 0.5)
+    assert b"max_events" in sent(machine.receive(chunk({"content": "a"}), 0.5))
+    assert not machine.flow(chunk({"content": "a"}), 0.6)
+
+
 def test_text_that_has_gone_out_is_not_held() -> None:
     machine = exchange()
     machine.receive(ROLE, 0.0)

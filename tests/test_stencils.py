@@ -195,6 +195,50 @@ def test_an_answer_is_the_same_without_stencils(
         assert said(case, mode, events, live) == found
 
 
+LEAKED = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+FLOWS = [
+    "a",
+    " b",
+    "c ",
+    "\n",
+    "é",
+    "\u2028",
+    "`",
+    "```",
+    '"',
+    "<",
+    LEAKED,
+    LEAKED[:20],
+    LEAKED[20:],
+    "\ud83d",
+    "\ude00",
+]
+
+
+@examples(400)
+@given(
+    texts=st.lists(st.sampled_from([*FLOWS[:5] * 3, *FLOWS]), min_size=4, max_size=12),
+    finish=st.sampled_from(["stop", "length", None]),
+    per_read=st.sampled_from([1, 2, 3]),
+    quoted=st.booleans(),
+)
+def test_text_that_flows_is_answered_as_text_that_is_looked_at(
+    texts: list[str], finish: str | None, per_read: int, quoted: bool
+) -> None:
+    case = next(case for case in CASES if case.id == "after-done")
+    chunks = [BEGINNING[0], *(chunk({"content": text}) for text in ["a", "b", *texts])]
+    if quoted:  # a call beside which all of the text stands once more
+        text = "".join(["ab", *texts])
+        chunks.append(chunk({"content": text, **fragment(0, "{}", id="c0", name="get_x")["choices"][0]["delta"]}))
+    chunks.append(chunk({}, finish))
+    events = [b"data: %b\n\n" % json.dumps(one).encode() for one in chunks]
+    events = [b"".join(events[at : at + per_read]) for at in range(0, len(events), per_read)]
+    found = said(case, "annotate", events, live=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("proxy.exchange.Exchange.flow", lambda *_: False)
+        assert said(case, "annotate", events, live=False) == found
+
+
 def test_fragments_of_a_call_in_two_spellings_keep_their_order_when_they_come_together() -> None:
     case = next(case for case in CASES if case.id == "after-done")
     text = json.dumps({"city": "one two three four five six seven eight nine ten eleven twelve"})
