@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import orjson
 
 from proxy.wire.jsondoc import has_long_integer, keys_once
-from proxy.wire.jsonscan import nesting
+from proxy.wire.jsonscan import is_deeper
 
 MAX_LEVELS = 64
 
@@ -96,7 +96,7 @@ def _parse(text: str, decoder: json.JSONDecoder) -> Any:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise _not_json(text, error) from None
-    if nesting(text) > MAX_LEVELS:
+    if is_deeper(text, MAX_LEVELS):
         raise NotStrict("too_deep")
     try:
         return decoder.decode(text)

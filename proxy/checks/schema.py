@@ -22,7 +22,7 @@ import jsonschema_rs
 
 from proxy.checks.jsontext import MAX_LEVELS
 from proxy.model.calls import CallError
-from proxy.wire.jsonscan import nesting
+from proxy.wire.jsonscan import is_deeper
 
 MAX_SCHEMA_BYTES = 262_144
 CHEAP_SCHEMA_BYTES = 16_384
@@ -273,7 +273,7 @@ def _refuse(word: str) -> NoReturn:
 def _read(schema: bytes) -> dict[str, Any] | Problem:
     try:
         text = schema.decode()
-        if nesting(text) > MAX_LEVELS:
+        if is_deeper(text, MAX_LEVELS):
             return Problem("", f"the schema is nested deeper than {MAX_LEVELS} levels")
         value = json.loads(text, parse_constant=_refuse)
     except ValueError:

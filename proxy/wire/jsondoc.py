@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from proxy.model.findings import Quirk
-from proxy.wire.jsonscan import nesting
+from proxy.wire.jsonscan import is_deeper
 
 MAX_LEVELS = 240  # of brackets: orjson writes 254 with what an event adds, Python's own reader stops below 1,000
 
@@ -73,7 +73,7 @@ def checked(document: Any, data: bytes) -> Any:
 
 def _shallow(text: str) -> str:
     """`text`, unless its brackets are nested so deep that a parser or a writer would give up. Raises NotJson."""
-    if len(text) > 2 * MAX_LEVELS and nesting(text) > MAX_LEVELS:
+    if len(text) > 2 * MAX_LEVELS and is_deeper(text, MAX_LEVELS):
         raise NotJson(f"nested too deeply: over {MAX_LEVELS} levels")
     return text
 

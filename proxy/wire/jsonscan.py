@@ -129,20 +129,21 @@ class JsonScan:
         self.end = self._seen + end
 
 
-def nesting(text: str) -> int:
-    """The deepest level of brackets outside strings; brackets that do not match are only counted."""
-    if text.count("{") + text.count("[") <= 1:
-        return 1 if "{" in text or "[" in text else 0
-    depth = deepest = 0
+def is_deeper(text: str, levels: int) -> bool:
+    """Whether brackets outside strings are nested deeper than `levels`; brackets that do not match are only counted.
+    What stands behind the first that is too deep is not looked at."""
+    if text.count("{") + text.count("[") <= levels:
+        return False
+    depth = 0
     for part in _PART.finditer(text):
         char = text[part.start()]
         if char in "{[":
             depth += 1
-            if depth > deepest:
-                deepest = depth
+            if depth > levels:
+                return True
         elif char != '"':
             depth -= 1
-    return deepest
+    return False
 
 
 def value_end(text: str, at: int) -> int:

@@ -15,7 +15,7 @@ from fuzz.common import cases, head_and_body
 from proxy.checks.schema import compiled
 from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS, error_body, upstream_request
 from proxy.faults import Fault, FaultKind
-from proxy.wire.jsonscan import nesting
+from proxy.wire.jsonscan import is_deeper
 
 REFUSALS = (
     FaultKind.INVALID_REQUEST,
@@ -46,7 +46,7 @@ def check(data: bytes) -> None:
         text = sent.body.decode()
         document = json.loads(text, parse_constant=_no_constant)
         assert isinstance(document, dict), "what goes up is no object"
-        assert nesting(text) <= MOST_LEVELS, "what goes up is nested deeper than parsers take"
+        assert not is_deeper(text, MOST_LEVELS), "what goes up is nested deeper than parsers take"
         assert sent.path.startswith("/")
         assert sent.path.isascii()
         assert "up/stream" in document.get("model", "") or "up" in sent.path, "the model is lost"
