@@ -12,6 +12,8 @@ import uvloop
 
 from proxy.dialects import CLIENT_DIALECTS
 from proxy.faults import Fault, FaultKind
+from proxy.model.deltas import Failed
+from proxy.policy import upstream_faults
 from proxy.policy.settings import ExchangeSettings
 from proxy.replay.inprocess import Runner
 from support.client import REQUEST, ask
@@ -158,3 +160,11 @@ def test_a_report_stands_beside_what_a_model_reads_and_never_in_it() -> None:
     documents = events(bytes(runner.answer.body))
     assert any("wholecall" in document for document in documents)
     assert all("wholecall" not in json.dumps(document["choices"]) for document in documents)
+
+
+@pytest.mark.parametrize("secret", ["sk-a.b~c", "p$ss!w@rd:#%^&*(){}[]\"'\\,;|?`"])
+def test_a_message_that_is_cut_ends_before_the_word_that_was_cut(secret: str) -> None:
+    for before in range(470, 502):
+        text = f"{'x' * 40} {'word ' * 100}"[:before]
+        said = str(upstream_faults.in_band(Failed(f"{text} {secret} end"), same_dialect=True)).split()
+        assert secret in said or not any(secret[:size] in said for size in range(4, len(secret)))

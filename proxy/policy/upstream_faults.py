@@ -16,7 +16,7 @@ from proxy.wire.jsondoc import NotJson, decode, documents
 
 _MESSAGE_LIMIT = 500  # characters of an upstream's message towards the client
 _CODE_LIMIT = 80  # what is longer is no code
-_WORD_AT_THE_END = re.compile(r"[A-Za-z0-9._~+/=-]+\Z")
+_WORD_AT_THE_END = re.compile(r"[!-~]+\Z")  # whatever a header may carry: credentials are sent in one
 
 # Words of an error inside a reply that stand for a status which SDKs retry.
 _STATUSES = {
