@@ -97,7 +97,7 @@ class Exchange:
         self._held: list[HeldCall] = []  # the same calls as they came
         self._reply: Reply  # the one that is open, or was last: made by `opened`, or empty where none ever was
         self._has_reply = False
-        self._encoder = self._new_encoder(request.dialect)
+        self._encoder: Encoder  # made for the first reply
 
     @property
     def used(self) -> bool:
@@ -130,6 +130,7 @@ class Exchange:
         if not self._has_reply:
             self._has_reply = True
             self._reply = Reply(self._request, self._settings, self._request.dialect, 0, {}, self._out, self.record)
+            self._encoder = self._new_encoder(self._request.dialect)
             self._reply.open(self._encoder)
 
     def _new_encoder(self, dialect: str) -> Encoder:

@@ -135,7 +135,7 @@ def _value_quirks(text: str, value: Any, names: frozenset[str]) -> list[Quirk]:
     while todo:
         one = todo.pop()
         if isinstance(one, dict):
-            if len(one) > 1 and len({key.casefold() for key in one}) < len(one):
+            if len(one) > 1 and len(set(map(str.casefold, one))) < len(one):
                 found.add(Quirk.KEYS_DIFFER_IN_CASE)
             if not _PROTOTYPE_KEYS.isdisjoint(one.keys() - names):
                 found.add(Quirk.PROTOTYPE_KEY)

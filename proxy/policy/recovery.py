@@ -134,7 +134,8 @@ class Leaks:
         self._recovery = recovery
         self._choice = choice
         self._content = recovery.scanner("content")
-        self._reasoning: Scanner | None = recovery.scanner("reasoning")
+        self._reasoning: Scanner | None = None  # made for the first of it
+        self._reasoning_counts = True  # a call may still be found in it
         self._text_piece = Piece(choice)  # the last ones that had any: what is held goes out as their like
         self._reasoning_piece = Piece(choice)
         self._said = False  # visible content has come
@@ -156,7 +157,7 @@ class Leaks:
     def passes(self, piece: Piece, text: str) -> bool:
         """Whether `text` goes on as it is, which most does; then it is taken note of. It is that of a piece of content,
         or of several of which `piece` is the last."""
-        if not self._said or self._reasoning is not None or piece.reasoning or self._opening:
+        if not self._said or self._reasoning_counts or piece.reasoning or self._opening:
             return False
         if self._recovery.dialect not in _WITHOUT_BLOCKS or not self._content.passes(text):
             return False
@@ -178,7 +179,9 @@ class Leaks:
             out = self._alone(self._content.release(), "")
         if reasoning:
             self._reasoning_piece = piece
-            if self._reasoning is not None:
+            if self._reasoning_counts:
+                if self._reasoning is None:
+                    self._reasoning = self._recovery.scanner("reasoning")
                 reasoning = self._scanned(self._reasoning.feed(reasoning)).text
         if text:
             self._text_piece = piece
@@ -234,7 +237,7 @@ class Leaks:
 
     def _end_reasoning(self) -> str:
         """Reasoning holds no calls any more: what was held of it."""
-        scanner, self._reasoning = self._reasoning, None
+        scanner, self._reasoning, self._reasoning_counts = self._reasoning, None, False
         return scanner.release() if scanner is not None else ""
 
     def release(self) -> list[Piece]:

@@ -81,6 +81,7 @@ class Checker:
         self._worker: asyncio.Task[None] | None = None
         self._condemned: BoundedCache[float] = BoundedCache(max_entries=1024, max_size=1024)
         self._compiled: BoundedCache[tuple[Problem | None]] = BoundedCache(max_entries=4096, max_size=4096)
+        self._usable: BoundedCache[bool] = BoundedCache(max_entries=512, max_size=8 << 20)  # whole sets of tools
 
     async def start(self) -> None:
         """Starts the child ahead of the first job. Raises RuntimeError if schemas could read files or if no child comes
@@ -130,8 +131,12 @@ class Checker:
         None too where that cannot be found out now, which is not the schema's fault: its calls will be judged, or be
         faulty where they cannot be; and behind one that takes too long, since the request is refused for that one.
         """
+        tool_set = tuple(schemas)
+        if self._usable.get(tool_set):
+            return [None] * len(tool_set)
         problems: list[Problem | None] = []
         pause = _Pause()
+        lasting = True  # what is found out now holds for ever
         for schema in schemas:
             if _TOO_COSTLY in problems:
                 problems.append(None)
@@ -139,8 +144,11 @@ class Checker:
             if len(schema) > self._max_schema_bytes or schema_is_cheap(schema):
                 problems.append(compile_problem(schema, self._max_schema_bytes))
             else:
+                lasting = False
                 problems.append(await self._compile_problem(schema, client))
             await pause.perhaps()
+        if lasting and not any(problems):
+            self._usable.put(tool_set, True, sum(map(len, tool_set)) + 64 * len(tool_set))
         return problems
 
     async def _compile_problem(self, schema: bytes, client: str) -> Problem | None:

@@ -83,6 +83,7 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._shown_up: dict[str, bool] = {}
         self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}  # bounded as the labels' values are
         info = Gauge(
             "wholecall_build_info", "Always 1", ("version", "python"), registry=registry, multiprocess_mode="livemax"
@@ -99,26 +100,29 @@ class Metrics:
         self._streams_limit.set(limit)
 
     def backend_up(self, backend: str, is_up: bool) -> None:
-        self._series(self._up, label(backend)).set(1 if is_up else 0)
+        if self._shown_up.get(backend) is not is_up:
+            self._shown_up[backend] = is_up
+            self._up.labels(label(backend)).set(1 if is_up else 0)
 
     def record(self, entry: Entry) -> None:
         """Count one request that is over: everything that is measured of it, at this one place."""
         record = entry.record
         route, backend = label(entry.route), label(entry.backend)
         status = str(record.status) if 100 <= record.status <= 599 else "none"
-        series = self._series
-        series(self._requests, route, backend, entry.dialect, status).inc()
-        series(self._seconds, route, backend).observe(entry.seconds)
-        if entry.first_byte_s is not None:
-            series(self._first_byte, route, backend).observe(entry.first_byte_s)
+        series, place = self._series, (route, backend)
+        series(self._requests, (route, backend, entry.dialect, status)).inc()
+        series(self._seconds, place).observe(entry.ended_at - entry.started)
+        if entry.first_byte_at is not None:
+            series(self._first_byte, place).observe(entry.first_byte_at - entry.started)
         if entry.opened_at is not None:
-            series(self._overhead, route, backend).observe(entry.overhead_s)
-        if entry.hold_s is not None:
-            series(self._hold, route, backend).observe(entry.hold_s)
+            series(self._overhead, place).observe(entry.overhead_s)
+        hold_s = entry.hold_s
+        if hold_s is not None:
+            series(self._hold, place).observe(hold_s)
         if record.peak_held_bytes:
-            series(self._held_bytes, route, backend).observe(record.peak_held_bytes)
+            series(self._held_bytes, place).observe(record.peak_held_bytes)
         for verdict in record.verdicts:
-            series(self._calls, route, backend, verdict.value).inc()
+            series(self._calls, (route, backend, verdict.value)).inc()
         for quirk in record.quirks:
             self._quirks.labels(backend, quirk.value).inc()
         for repair in record.repairs:
@@ -136,7 +140,7 @@ class Metrics:
         if record.outcome == "error" and is_upstreams:
             self._errors.labels(backend, kind_label(record.code)).inc()
 
-    def _series(self, metric: _M, *labels: str) -> _M:
+    def _series(self, metric: _M, labels: tuple[str, ...]) -> _M:
         """One metric with these labels, which `labels()` takes five times as long to find."""
         key = (metric, labels)
         found = self._known.get(key)
@@ -162,4 +166,6 @@ def kind_label(code: str) -> str:
 
 def label(text: str) -> str:
     """Valid UTF-8 of at most 64 characters: one lone surrogate would break every later scrape."""
+    if text.isascii() and len(text) <= _MAX_LABEL_CHARS:
+        return text
     return text[:_MAX_LABEL_CHARS].encode("utf-8", "replace").decode()

@@ -60,7 +60,10 @@ class Service:
         self._show_configuration()
 
     def breaker(self, backend: str) -> Breaker:
-        return self._breakers.setdefault(backend, Breaker())
+        breaker = self._breakers.get(backend)
+        if breaker is None:
+            breaker = self._breakers[backend] = Breaker()
+        return breaker
 
     def order(self, plan: RoutePlan) -> list[str]:
         now = clock()
