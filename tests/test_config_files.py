@@ -14,12 +14,15 @@ import test_fronts
 import test_packaging as packaging
 import test_prometheus as scraped
 import test_replay_explain
+import test_walkthrough
 
 CONFIG = Path(__file__).parent.parent / "config"
 
 CHECKED: dict[str, Callable[..., Any]] = {
     "codes.md": test_replay_explain.test_the_page_of_all_codes_is_up_to_date,
+    "compose-demo.yaml": test_walkthrough.test_the_overlay_follows_the_specification_and_the_readme_names_it,
     "container.toml": packaging.test_the_shipped_configurations_are_good,
+    "demo.toml": test_walkthrough.test_the_overlay_mounts_its_configuration_where_the_image_reads_it,
     "wholecall.toml": test_config.test_the_shown_file_has_every_key_with_its_true_default,
     "examples/README.md": test_examples.test_the_index_has_every_example_with_its_dialect_and_whether_it_was_run,
     "examples/backends/*.toml": test_examples.test_an_example_is_a_good_configuration,

@@ -25,6 +25,9 @@ from bench.results import number, table  # noqa: E402
 README = HERE.parent.parent / "README.md"
 PUBLISHED = HERE / "published"
 BEGIN, END = "<!-- written by tests/bench/publish.py -->\n", "<!-- until here -->\n"
+STREAMS = (50, 200, 1_000)
+RATES = (10, 30, 100)
+BUSY = 0.7  # of a core: beyond that waiting grows faster than load
 SAID = {
     "nginx": "nginx, bytes passed",
     "naive-aiohttp": "Starlette + httpx on aiohttp, bytes passed",
@@ -85,7 +88,29 @@ def block(run: dict[str, Any], growth: dict[str, Any], footprint: dict[str, Any]
         "`python tests/bench/run.py` measures anew; `sh tests/bench/setup.sh DIR` installs the others.",
     )
     plot = "![CPU and memory by size](tests/bench/published/growth.svg)"
-    return "\n\n".join([how, table(head, rows), growing, plot, fixed]) + "\n"
+    return "\n\n".join([how, table(head, rows), growing, plot, fixed, *_sizing(run, footprint)]) + "\n"
+
+
+def _sizing(run: dict[str, Any], footprint: dict[str, Any]) -> list[str]:
+    """What so many streams need, from what paced ones cost: an event for each read, the dearest way to send them."""
+    (paced,) = [cell["targets"]["wholecall"] for cell in run["cells"] if cell["workload"] == "paced"]
+    event_s = paced["cpu_s_per_1000_events"] / 1000
+    stream_kib = max(footprint["streams_kib"].values())
+    head = ["streams at once", "memory, MiB", *(f"cores at {rate} events/s" for rate in RATES)]
+    rows = [
+        [
+            f"{streams:,}",
+            number(footprint["start"]["memory_mib"] + streams * stream_kib / 1024),
+            *(number(streams * rate * event_s) for rate in RATES),
+        ]
+        for streams in STREAMS
+    ]
+    told = paragraph(
+        "**Sizing**, computed from the paced figure and the memory of a stream; the events a second, mostly tokens,",
+        f"are those of each stream. A worker has one core at most: take so many that none needs more than {BUSY:g} of",
+        "it, by `--workers` or by replicas. It errs on the safe side: the fuller a read is, the less an event costs.",
+    )
+    return [told, table(head, rows)]
 
 
 def _workers(scaling: Sequence[dict[str, Any]]) -> list[str]:
