@@ -6,7 +6,18 @@ every key with its unit and default. Secrets are resolved on loading and never s
 
 from proxy.config.load import check, from_document, load, summary
 from proxy.config.problems import ConfigError, Problem
-from proxy.config.tables import Backend, Client, Config, Limits, Listen, Log, Policy, RouteTable, Telemetry
+from proxy.config.tables import (
+    Backend,
+    Client,
+    Config,
+    Inspector,
+    Limits,
+    Listen,
+    Log,
+    Policy,
+    RouteTable,
+    Telemetry,
+)
 from proxy.config.values import HASHED, MAX_SECRET_BYTES, ApiKey, Secret, client_key_digest
 
 __all__ = [
@@ -17,6 +28,7 @@ __all__ = [
     "Client",
     "Config",
     "ConfigError",
+    "Inspector",
     "Limits",
     "Listen",
     "Log",

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from proxy.config.problems import ConfigError, Location, Problem, described, problem_at
-from proxy.config.tables import Config
+from proxy.config.tables import Config, Inspector
 from proxy.config.values import Context, shown
 
 MAX_FILE_BYTES = 1 << 20
@@ -68,13 +68,15 @@ def check(path: Path, env: Mapping[str, str]) -> list[str]:
 
 def summary(config: Config) -> list[str]:
     """A good configuration in a few lines, without secrets."""
-    listen, policy = config.listen, config.policy
+    listen, policy, inspector = config.listen, config.policy, config.inspector
+    shown_as = "values masked" if inspector.redact else "values shown as they are"
     admin = f"port {listen.admin_port}" if listen.admin_port else "the same port"
     who = ", ".join(client.name for client in config.clients) or "anyone who reaches the port"
     judged = f"block, as {policy.block_as}" if policy.mode == "block" else policy.mode
     keys = {"own": "its own key", "forward": "the client's key", "none": "no key"}
     return [
         f"listen   {listen.host} port {listen.port}; metrics and health on {admin}",
+        *([f"inspect  /inspect on {admin}; {shown_as}"] if inspector.enabled else []),
         f"clients  {who}",
         *(["traces   over OTLP, as the OTEL_* environment variables say"] if config.telemetry.traces else []),
         f"policy   {judged}; repair {policy.repair}; annotations {policy.annotations}",
@@ -114,12 +116,25 @@ def _across(document: Document) -> Iterator[tuple[Location, str]]:
     yield from _routes(document)
     yield from _same_names("clients", document)
     yield from _live_with_drop(document)
+    yield from _inspector(document)
 
 
 def _ports(document: Document) -> Iterator[tuple[Location, str]]:
     listen = _table(document, "listen")
     if listen.get("admin_port") and listen["admin_port"] == listen.get("port", 8080):
         yield ("listen", "admin_port"), "is the same as port; give another one, or 0 to share the port"
+
+
+def _inspector(document: Document) -> Iterator[tuple[Location, str]]:
+    inspector = _table(document, "inspector")
+    if inspector.get("enabled") is True and inspector.get("token", "") == "":
+        yield ("inspector", "token"), "is missing; the inspector shows replies only to who has its token"
+    one, all_of_them = (inspector.get(key, Inspector.model_fields[key].default) for key in ("entry_bytes", "bytes"))
+    if isinstance(one, int) and isinstance(all_of_them, int) and one > all_of_them:
+        yield (
+            ("inspector", "entry_bytes"),
+            f"{one} is more than bytes = {all_of_them}, which bounds all entries together",
+        )
 
 
 def _backends(document: Document) -> Iterator[tuple[Location, str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from proxy.config.tables import Config, Table
-from proxy.config.values import UNBUILT_TABLES, shown
+from proxy.config.values import shown
 
 # Where a value sits in the file: ("backends", 0, "dialect").
 Location = tuple[str | int, ...]
@@ -98,8 +98,6 @@ def _words(kind: str, where: Location, error: ErrorDetails) -> str:
 
 def _unknown_key(where: Location) -> str:
     *around, key = where
-    if where[0] in UNBUILT_TABLES:
-        return f"this version has no [{where[0]}] yet; remove the table"
     table = _table_at(tuple(around))
     if homes := [home for home, model in _tables() if key in model.model_fields and model is not table]:
         return f"unknown key here; {homes[0]} has one of this name"

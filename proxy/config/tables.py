@@ -31,6 +31,7 @@ from proxy.config.values import (
     check_name,
     check_not_empty,
     check_recover,
+    check_token,
     check_traces,
     markup_formats,
 )
@@ -42,6 +43,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Seconds = Annotated[float, Field(ge=0.001, le=86_400)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Name = Annotated[str, AfterValidator(check_name)]
+_Token = Annotated[bytes, BeforeValidator(check_token), Field(repr=False, exclude=True)]
 _List = Strict(False)  # TOML has lists where an immutable model has tuples
 
 
@@ -120,6 +122,23 @@ class Telemetry(Table):
     arguments: bool = False
 
 
+class Inspector(Table):
+    """`/inspect`. `token` is the SHA-256 of the token, b"" for none. `entries` and `bytes` bound what is kept of all
+    replies, `entry_bytes` what is kept of one."""
+
+    enabled: bool = False
+    token: _Token = b""
+    redact: bool = True
+    entries: Annotated[int, Field(ge=1, le=100_000)] = 200
+    bytes: Annotated[int, Field(ge=4096, le=1 << 32)] = 33_554_432
+    entry_bytes: Annotated[int, Field(ge=4096, le=1 << 28)] = 1_048_576
+
+    def knows(self, token: str) -> bool:
+        """Takes the same time wherever a token differs."""
+        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+        return hmac.compare_digest(self.token, digest)
+
+
 class Backend(Table):
     """An upstream. `headers` has lower-case names; `base_url` has no slash at its end."""
 
@@ -181,6 +200,7 @@ class Config(Table):
     limits: Limits = Limits()
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
+    inspector: Inspector = Inspector()
     backends: Annotated[tuple[Backend, ...], _List] = ()
     routes: Annotated[tuple[RouteTable, ...], _List] = ()
     clients: Annotated[tuple[Client, ...], _List] = ()

@@ -22,7 +22,6 @@ from proxy.dialects.markup import AUTO, BY_NAME
 BUILT: Mapping[str, tuple[object, ...]] = {
     "dialect": ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama-chat"),
 }
-UNBUILT_TABLES = ("inspect",)
 
 # Of the client's headers these go upstream without being named, as parts of the dialects and of tracing.
 FORWARDED_BY_DEFAULT = ("anthropic-version", "anthropic-beta", "openai-*", "traceparent")
@@ -49,6 +48,7 @@ CONNECTION_HEADERS = frozenset(
 CREDENTIAL_HEADERS = frozenset({"api-key", "authorization", "cookie", "x-api-key", "x-goog-api-key"})
 
 MAX_SECRET_BYTES = 1 << 14
+MIN_TOKEN_CHARS = 16
 HASHED = "sha256:"  # what the hash of a client's key begins with
 
 T = TypeVar("T")
@@ -209,6 +209,11 @@ def check_client_key(value: object, info: ValidationInfo) -> bytes:
     text = resolved(value, _context(info).env)
     if not text:
         raise wrong("is empty; give env:NAME, file:/path, the key itself or sha256: and its 64 hex digits")
+    return _digest(text, info)
+
+
+def _digest(text: str, info: ValidationInfo) -> bytes:
+    """Of a key that nobody else in the file has."""
     if text.startswith(HASHED):
         if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", text):
             raise wrong("after sha256: there must be 64 hex digits, as `wholecall hash-key` prints them")
@@ -220,6 +225,16 @@ def check_client_key(value: object, info: ValidationInfo) -> bytes:
         raise wrong("is the key of another client too; give each client its own")
     digests.add(digest)
     return digest
+
+
+def check_token(value: object, info: ValidationInfo) -> bytes:
+    """The SHA-256 of the inspector's token; b"" for none. A token is no client's key."""
+    if value == "":
+        return b""
+    text = resolved(value, _context(info).env)
+    if not text.startswith(HASHED) and len(text) < MIN_TOKEN_CHARS:
+        raise wrong(f"is shorter than {MIN_TOKEN_CHARS} characters; make one with `openssl rand -hex 32`")
+    return _digest(text, info)
 
 
 def check_header_value(value: object, info: ValidationInfo) -> Secret:

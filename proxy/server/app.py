@@ -12,6 +12,7 @@ from proxy.model.commands import Record
 from proxy.server.endpoints import Completions, Exposition, Health, header, not_found
 from proxy.server.entry import INTERNAL, NONE, Entry
 from proxy.server.guard import HeadLimits
+from proxy.server.inspector.web import Inspect
 from proxy.server.logs import request_id
 from proxy.server.passthrough import Models, Passthrough
 from proxy.server.respond import ClientGone, respond_fault
@@ -48,6 +49,8 @@ class App:
                 Route("/metrics", Exposition(service)),
                 Route("/healthz", Health(service, ready=False)),
                 Route("/readyz", Health(service, ready=True)),
+                Route("/inspect", inspect := Inspect(service)),
+                Route("/inspect/{rest:path}", inspect),
             ]
         self._router: ASGIApp = Router(routes, redirect_slashes=False, default=not_found)
 

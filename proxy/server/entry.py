@@ -16,6 +16,7 @@ from proxy.server.logs import cut, harmless_id
 
 if TYPE_CHECKING:
     from proxy.server.telemetry import ExchangeSpan
+    from proxy.server.inspector.trace import Trace
 
 INTERNAL = "internal"  # the code of a mistake of ours
 NONE = "none"  # as a metric label: the request never came to have one
@@ -54,6 +55,7 @@ class Entry:
     overhead_s: float = 0.0
     record: Record = field(default_factory=Record)
     span: ExchangeSpan | None = field(default=None, repr=False)  # None: there are no traces of it
+    trace: Trace | None = field(default=None, repr=False)  # None: the inspector is off
 
     @property
     def seconds(self) -> float:

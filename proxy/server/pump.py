@@ -110,7 +110,8 @@ class Pump:
         self._downstream = downstream
         self._asgi_send = send
         first = config.backend(plan.route.backends[0])
-        self._exchange = Exchange(
+        make = Exchange if service.inspector is None else service.inspector.watch(entry, plan.model)
+        self._exchange = make(
             request,
             config.settings_for(plan.route, first),
             seed=f"{entry.request_id} {urandom(8).hex()}",  # a client may send one request id twice

@@ -13,6 +13,7 @@ from proxy.routing.plan import RoutePlan, order
 from proxy.server import logs
 from proxy.server.checker import Checker
 from proxy.server.entry import Entry
+from proxy.server.inspector import Ring
 from proxy.server.limits import Admission
 from proxy.server.metrics import Metrics
 from proxy.server.upstream import Upstream
@@ -40,6 +41,7 @@ class Service:
             from proxy.server.telemetry import Tracing  # an extra, which need not be there
 
             self.tracing = Tracing(arguments=config.telemetry.arguments)
+        self.inspector = Ring(config.inspector) if config.inspector.enabled else None
         self.pumps: set[Pump] = set()
         self._breakers: dict[str, Breaker] = {}
         self._show_configuration()
@@ -57,6 +59,12 @@ class Service:
     def reload(self, config: Config) -> None:
         """New exchanges see `config` from now on. Breakers and places in use carry over by name."""
         self.config = config
+        if not config.inspector.enabled:
+            self.inspector = None
+        elif self.inspector is None:
+            self.inspector = Ring(config.inspector)
+        else:
+            self.inspector.configure(config.inspector)
         self._show_configuration()
 
     def breaker(self, backend: str) -> Breaker:
@@ -88,6 +96,8 @@ class Service:
         self.metrics.record(entry)
         if entry.span is not None:
             entry.span.end(entry)
+        if entry.trace is not None:
+            entry.trace.finish(entry)
         logs.exchange(entry.log_fields)
 
     def _show_configuration(self) -> None:
