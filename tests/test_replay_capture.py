@@ -79,7 +79,7 @@ def test_a_case_file_keeps_its_request_and_its_end() -> None:
         (b'data: {"type": "response.created"}\n\n', "openai-responses"),
         (b'data: {"candidates": []}\n\n', "gemini"),
         (b'{"message": {"content": "a"}, "done": false}\n{"message": {"content": ""}, "done": true}\n', "ollama-chat"),
-        (b'{"dialect": "gemini", "upstream": {"body": []}}', "gemini"),
+        (b'{"dialect": "palm", "upstream": {"body": []}}', "no known dialect"),
         (b'{"dialect": "openai-chat", "upstream": {}}', "upstream.body"),
         (b'{"dialect": "openai-chat", "upstream": {"body": [5]}}', "upstream.body[0]"),
         (b'{"dialect": "openai-chat", "upstream": {"body": [{"$hex": "zz"}]}}', "$hex"),

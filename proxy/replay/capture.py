@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from proxy.dialects import UPSTREAM_DIALECTS
 from proxy.replay.recording import Recording, is_case, read_case
 
-DIALECT = "openai-chat"  # the only upstream dialect that is read so far
+DIALECT = "openai-chat"  # the only dialect that is read from a bare capture; a case file names its own
 FORMS = "a captured reply (raw SSE, NDJSON or JSON) or a case file is expected"
 
 
@@ -28,7 +29,8 @@ def read_capture(data: bytes, name: str) -> Recording:
     document = _parse(text)
     if is_case(document):
         recording = read_case(document)
-        _must_be_chat(recording.dialect)
+        if recording.dialect not in UPSTREAM_DIALECTS:
+            raise ValueError(f"a reply in no known dialect; there are {', '.join(UPSTREAM_DIALECTS)}")
         return recording
     if any(line.startswith(("data:", "event:", ":", "error:")) for line in lines):
         payloads = (line.removeprefix("data:") for line in lines if line.startswith("data:"))
@@ -87,4 +89,4 @@ def _dialect_of(document: object) -> str:
 
 def _must_be_chat(dialect: str) -> None:
     if dialect != DIALECT:
-        raise ValueError(f"a reply in the {dialect} dialect; only {DIALECT} is read so far")
+        raise ValueError(f"a reply in the {dialect} dialect; of captures only {DIALECT} is read: give a case file")

@@ -144,15 +144,15 @@ def decoded(source: str) -> str:
 def span_of(text: str, pointer: str) -> tuple[int, int] | None:
     """Where the value at a JSON pointer stands in `text`; None where it is not there."""
     path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    starts: list[int] = []
+    found = None  # where it begins, if it is an object or a list
     for token in tokens(text):
-        if token.kind == "open":
-            starts.append(token.start)
-        if token.kind in ("string", "bare", "close"):
-            start = starts.pop() if token.kind == "close" and starts else token.start
-            if [str(level.step) for level in token.stack] == path:
-                return start, token.end
-    return (starts[len(path)], len(text)) if len(path) < len(starts) else None
+        if token.kind not in ("string", "bare", "open", "close") or len(token.stack) != len(path):
+            continue
+        if [str(level.step) for level in token.stack] == path:
+            if token.kind != "open":
+                return found if found is not None else token.start, token.end
+            found = token.start
+    return None if found is None else (found, len(text))
 
 
 # --- masks ----------------------------------------------------------------------------------------------------------
@@ -163,12 +163,14 @@ _VISIBLE = re.compile(r"[^\s\x00-\x1f\ud800-\udfff]")
 _RUBBISH = re.compile(r"[^\x00-/0-9:-@\[-`{-\x7f\uff5c\ud800-\udfff]")
 _NOT_ZERO = re.compile("[1-9]")
 _UNIT = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+_JSON_PATH = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_-]*|\[[0-9]+\]|\['[^'\"\\]{1,64}'\])*")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_WORDS = frozenset({"true", "false", "null", "True", "False", "None", "NaN", "Infinity", "-Infinity", "undefined"})
+# What may stand without quotes, in JSON or where it is broken; `data: [DONE]` may follow a document.
+_WORDS = frozenset("true false null True False None NaN Infinity -Infinity undefined data DONE".split())  # noqa: SIM905
 _LETTERS = "123456789abcdefghijklmnopqrstuvwyz"  # no x, so that a number never looks like what it stands behind
 _DIGITS = "23456789"
 
-_ARGUMENT_KEYS = frozenset({"arguments", "args", "input", "partial_json", "parameters"})
+_ARGUMENT_KEYS = frozenset({"arguments", "args", "input", "partial_json", "parameters", "partialArgs"})
 _ID_KEYS = frozenset(
     {"id", "call_id", "item_id", "tool_call_id", "tool_use_id", "response_id", "responseId", "previous_response_id"}
 )
@@ -277,6 +279,7 @@ class Masker:
         self._models = {model for model in models if model}
         self._names: set[str] = set()  # of properties
         self._numbers: set[str] = set()
+        self._told: dict[str, str] = {}  # fragments, and what they were masked as
         self._seen: dict[tuple[str, int], dict[str, int]] = {}
         for schema in tools.values():
             if schema is not None:
@@ -337,6 +340,9 @@ class Masker:
             return word  # a control token; those in bars are some also when they are masked
         if _NUMBER.fullmatch(word):
             mantissa, e, exponent = re.split(r"([eE])", word) if re.search("[eE]", word) else (word, "", "")
+            whole, point, fraction = mantissa.partition(".")
+            if not fraction.strip("0"):
+                mantissa, e = whole, point + fraction + e  # 1.0 is an integer
             slots = [at for at, c in enumerate(mantissa) if c.isdigit()]
             if mantissa.lstrip("-")[0] == "0":
                 slots = slots[1:]
@@ -392,6 +398,8 @@ class Masker:
         if not _is_whole(source, 0, len(source)):
             return '"' + self._string(source[1:], told_apart=False)
         inner = source[1:-1]
+        if token.stack and token.stack[-1].key == "jsonPath" and _JSON_PATH.fullmatch(inner):
+            return source  # Gemini's arguments in pieces: a path is made of keys
         if not token.stack:  # arguments that were encoded twice
             value = decoded(inner)
             if value.lstrip()[:1] == "{":
@@ -521,15 +529,17 @@ class Masker:
         """A string of an event that is no part of arguments."""
         if key in _WORD_KEYS and value in _KEPT_WORDS:
             return source
+        if key == "index" and re.fullmatch("[0-9]{1,4}", value):
+            return source
         if key in _MODEL_KEYS and value in self._models:
             return source
         if report and key in _REPORT_WORDS:
             return source
         if key in _ID_KEYS:
-            return json.dumps(self.identifier(value), ensure_ascii=False) if value not in ("", "null") else source
+            return _quoted(self.identifier(value), source) if value not in ("", "null") else source
         if key == "name":
             kept = self.name(value)
-            return source if kept == value else json.dumps(kept, ensure_ascii=False)
+            return source if kept == value else _quoted(kept, source)
         return f'"{self._string(source[1:-1], told_apart=False)}"'
 
     def _fragment(self, source: str, value: str, lanes: Sequence[Lane], told: Told) -> str:
@@ -538,16 +548,23 @@ class Masker:
             if value and lane.text.startswith(value, lane.at):
                 start, lane.at = lane.at, lane.at + len(value)
                 told.fragments += [(lane.call, n) for n, end in enumerate(lane.ends) if start < end <= lane.at]
-                if not self._on:
-                    return source
-                return json.dumps(lane.masked[start : lane.at], ensure_ascii=source.isascii())
-        return json.dumps(self.arguments(value), ensure_ascii=source.isascii()) if self._on else source
+                self._told[value] = lane.masked[start : lane.at]
+                return _quoted(self._told[value], source) if self._on else source
+        if not self._on:
+            return source
+        return _quoted(self._told[value] if value in self._told else self.arguments(value), source)
 
 
 def _at_the_end(slots: Sequence[int], number: str) -> Iterator[tuple[int, str]]:
     """The last slots, each with its character of `number`; of a number that is too long its end."""
     count = min(len(slots), len(number))
     return zip(slots[len(slots) - count :], number[len(number) - count :], strict=True)
+
+
+def _quoted(text: str, source: str) -> str:
+    """`text` as a JSON string; with escapes where `source` has nothing else, or where UTF-8 cannot carry it."""
+    dumped = json.dumps(text, ensure_ascii=source.isascii())
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", dumped)
 
 
 def _in_report(stack: Sequence[Level]) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Of an entry's bytes, bodies may take this part; the rest is left for calls and schemas.
 _BODIES = 0.75
+_SCHEMAS = 0.125  # and this one the schemas of tools that were not called
 _MARK = 16  # bytes that one moment costs
 
 
@@ -87,7 +88,8 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Of the request, what judges calls: `tools` as (name, kind, schema), the schema only of those that were called."""
+    """Of the request, what judges calls: `tools` as (name, kind, schema); where schemas are large, only those of called
+    tools."""
 
     tools: tuple[tuple[str, str, bytes | None], ...]
     mode: str
@@ -225,16 +227,18 @@ class Trace:
     def _asking(self) -> Asking:
         request = self.request
         assert request is not None
-        called = {judged.name for _, judged, _ in self.pairs}
-        tools = []
-        for tool in request.tools.values():
-            schema = tool.schema if tool.name in called else None
-            if not self.take(len(tool.name) + len(schema or b"")):
+        tools = request.tools
+        sizes = {name: len(name) + len(tool.schema or b"") for name, tool in tools.items()}
+        whole = sum(sizes.values()) <= self._limit * _SCHEMAS
+        known = tools.keys() if whole else {judged.name for _, judged, _ in self.pairs}
+        kept = []
+        for name, tool in tools.items():
+            if not self.take(sizes[name] if name in known else len(name)):
                 break
-            tools.append((tool.name, tool.kind, schema))
+            kept.append((name, tool.kind, tool.schema if name in known else None))
         choice = request.tool_choice
         names = None if choice.names is None else tuple(sorted(choice.names))
-        return Asking(tuple(tools), choice.mode, names, request.parallel, request.choices)
+        return Asking(tuple(kept), choice.mode, names, request.parallel, request.choices)
 
     def _seen(self, turn: int, judged: JudgedCall, held: HeldCall, clean: Callable[[str], str]) -> SeenCall:
         whole = "".join(held.fragments)

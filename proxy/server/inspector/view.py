@@ -183,8 +183,17 @@ def form_of(body: bytes, asked: Asked) -> str:
     """events | lines | document, told by the body's first character as the core does."""
     first = body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if first in (b"{", b"["):
-        return "lines" if asked.dialect == "ollama-chat" and first == b"{" else "document"
+        is_lines = asked.dialect == "ollama-chat" and _is_json(body.lstrip().partition(b"\n")[0])
+        return "lines" if is_lines else "document"
     return "document" if first == b"<" or asked.status >= 300 else "events"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _blocks(body: bytes, tape: Tape | None, form: str) -> Iterator[tuple[int, int, str]]:
