@@ -2,8 +2,8 @@
 # The test command: sets up what the tests need, then lints, checks types and tests.
 #   sh tests/check.sh [arguments for pytest]
 # Needs Python 3.11 (PYTHON names it if `python3` is another one). With Node the official Node client is tested too, with
-# Prometheus a real scrape, with nginx a stream through it; as root on Debian these are seen to, elsewhere their tests say
-# why they were skipped.
+# Prometheus a real scrape, with nginx a stream through it, with Chromium the inspector's page; as root on Debian these
+# are seen to, elsewhere their tests say why they were skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,10 @@ if [ -n "$missing" ] && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; the
     # RUNLEVEL=1: installed, not started.
     { apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
         $missing >/dev/null; } || echo "check: apt-get failed, the tests go without$missing" >&2
+fi
+if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+        chromium >/dev/null; } || echo "check: apt-get failed, the inspector's page is not tested" >&2
 fi
 
 if [ -n "${CI:-}" ]; then

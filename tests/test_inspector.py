@@ -24,8 +24,8 @@ from proxy.model.requests import Request
 from proxy.replay.recording import Recording
 from proxy.server.entry import Entry
 from proxy.server.inspector import view
+from proxy.server.inspector.notes import Asking, Kept, Notes, Tape
 from proxy.server.inspector.redact import Masker, span_of, tokens
-from proxy.server.inspector.trace import Asking, Kept, Tape, Trace
 from upstream_writers import WRITERS, Made, Pen, Said, Text, Thought, Writer
 from watched import SETTINGS, judged_again, ring, watch
 
@@ -126,9 +126,9 @@ def test_a_backend_that_cannot_be_reached_is_an_attempt_without_a_reply() -> Non
     exchange = into.watch(entry, "m")(request(), SETTINGS, seed="s", created=1)
     exchange.broken(Fault(FaultKind.UNREACHABLE, "nobody there"), 0.1)
     exchange.abandon(Fault(FaultKind.UNREACHABLE, "nobody there"), 0.2)
-    assert entry.trace is not None
+    assert entry.notes is not None
     entry.record = exchange.record
-    entry.trace.finish(entry)
+    entry.notes.finish(entry)
     shown = read(view.detail(into.after(0)[0]))
     assert [(a["backend"], a["fault"], a["events"]) for a in shown["attempts"]] == [("down", "unreachable", [])]
     assert (shown["outcome"], shown["code"]) == ("error", "unreachable")
@@ -458,7 +458,7 @@ def test_bytes_that_are_no_utf8_are_kept_as_they_are() -> None:
     assert (again.record.verdicts, again.record.code) == (answer.record.verdicts, answer.record.code)
 
 
-def test_a_trace_is_all_that_a_watched_exchange_adds() -> None:
+def test_notes_are_all_that_a_watched_exchange_adds() -> None:
     """The client's bytes are those of an exchange that nobody watches."""
     for case in casefile.read_all("own", "gemini"):
         client = CLIENTS["openai-chat"]
@@ -474,7 +474,7 @@ def assert_unchanged(case: Case) -> None:
     assert watched.body == run(asked, case.recording, SETTINGS).body
 
 
-def test_a_trace_shows_nothing_of_its_own_accord() -> None:
+def test_notes_show_nothing_of_its_own_accord() -> None:
     entry = Entry("r", 0.0, key="client-key-1")
-    entry.trace = Trace(ring(), "m", 0.0)
-    assert "Trace" not in repr(entry)
+    entry.notes = Notes(ring(), "m", 0.0)
+    assert "Notes" not in repr(entry)

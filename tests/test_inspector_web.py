@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from proxy.config import from_document
+import running
+from proxy.config import ConfigError, from_document
 from proxy.server.inspector.web import COOKIE
 from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy, document
@@ -197,31 +198,10 @@ def test_it_is_on_the_admin_port_where_there_is_one() -> None:
         for path in PATHS:
             assert (await ask(proxy.port, None, path, headers=BEARER)).status == 404
 
-    async def main() -> None:
-        async with Upstream(quick) as up:
-            for _ in range(20):  # another program may take the port meanwhile
-                port = free_port()
-                try:
-                    async with Proxy(up.url, inspector=ON, listen={"admin_port": port}) as proxy:
-                        await test(proxy)
-                    return
-                except OSError:
-                    continue
-
-    uvloop.run(main())
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
+    run(test, listen={"admin_port": running.free_port()})
 
 
 def test_a_client_with_the_inspectors_token_is_refused_on_loading() -> None:
-    from proxy.config import ConfigError
-
     tables = document("http://127.0.0.1:1/v1", inspector=ON, clients=[{"name": "c", "key": TOKEN}])
     with pytest.raises(ConfigError) as caught:
         from_document(tables, {})
@@ -356,6 +336,27 @@ def test_without_redaction_values_are_shown_but_never_credentials() -> None:
     )
 
 
+def test_text_that_goes_out_as_it_came_is_kept_on_both_sides() -> None:
+    words = [f"word {n} " for n in range(40)]
+
+    async def slowly(c: Conversation) -> None:
+        await c.head()
+        for event in text_events(*words):
+            await c.event(event)
+        await c.event("[DONE]")
+        await c.end()
+
+    async def test(proxy: Proxy) -> None:
+        reply = await chat(proxy.port, stream=True)
+        ring = proxy.service.inspector
+        assert ring is not None
+        (kept,) = ring.after(0)
+        assert bytes(kept.sent.data) == reply.body
+        assert all(word.encode() in kept.asked[0].tape.data for word in words)
+
+    run(test, slowly)
+
+
 def test_attempts_that_failed_before_are_shown_too() -> None:
     async def test(proxy: Proxy) -> None:
         await chat(proxy.port, stream=True, model="down")
@@ -421,7 +422,7 @@ def test_where_it_is_off_an_exchange_is_a_plain_one() -> None:
             await client.head()
             (pump,) = proxy.service.pumps
             assert type(pump._exchange).__name__ == "Exchange"
-            assert pump._entry.trace is None
+            assert pump._entry.notes is None
             client.leave()
         await proxy.quiet()
 

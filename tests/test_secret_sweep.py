@@ -40,10 +40,14 @@ CLIENT, HASHED, FORWARDED = "mark-client-4e75", "mark-hashed-5f86", "mark-forwar
 WRONG, BASIC, COOKIE = "mark-wrong-7ba8", "mark-basic-8cb9", "mark-cookie-9dca"
 # What stands in requests.
 QUERY, USER, PROMPT, ARGUMENT = "mark-query-aedb", "mark-userinfo-bfec", "mark-prompt-c0fd", "mark-argument-d10e"
+# A name that a model made up: the inspector shows it, since it is what is wrong with the call.
+KEY = "mark-key-e21f"
+# Who may look into the inspector.
+TOKEN = "mark-inspector-f320"
 
 BACKENDS = (LITERAL, ENV, FILE, HEADER)
 CLIENTS = (CLIENT, HASHED, FORWARDED, WRONG, BASIC, COOKIE)
-ALL = (*BACKENDS, *CLIENTS, QUERY, USER, PROMPT, ARGUMENT)
+ALL = (*BACKENDS, *CLIENTS, TOKEN, KEY, QUERY, USER, PROMPT, ARGUMENT)
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"]}}}
 
@@ -78,6 +82,7 @@ def document(url: str, folder: Path) -> dict[str, Any]:
     return {
         "listen": {"host": "127.0.0.1", "port": 0, "drain_s": 0.2},
         "log": {"level": "debug"},
+        "inspector": {"enabled": True, "token": "env:INSPECT_TOKEN", "entries": 10_000},
         "limits": {"idle_s": 2.0, "first_byte_s": 2.0, "head_s": 2.0},
         "backends": [
             {
@@ -102,7 +107,7 @@ def document(url: str, folder: Path) -> dict[str, Any]:
     }
 
 
-ENVIRONMENT = {"BACKEND_KEY": ENV, "CLIENT_KEY": FORWARDED}
+ENVIRONMENT = {"BACKEND_KEY": ENV, "CLIENT_KEY": FORWARDED, "INSPECT_TOKEN": TOKEN}
 
 
 # --- a backend that quotes whatever it was sent -------------------------------------------------------------------
@@ -121,14 +126,14 @@ async def quoting(c: Conversation) -> None:  # noqa: C901 - a table of answers
             await c.head(x_request_id=key)
             for event in text_events("one"):
                 await c.event(event)
-            usage = {"total_tokens": 3, ARGUMENT: 4, "\ud800": 5, "big": 10**30}
+            usage = {"total_tokens": 3, KEY: 4, "\ud800": 5, "big": 10**30}
             await c.event({**chunk(), "choices": [], "usage": usage})
             await c.event("[DONE]")
             await c.end()
         case "call":
             await c.stream(*call_events("f", [json.dumps({"a": ARGUMENT})]))
         case "bad call":
-            await c.stream(*call_events("f", [json.dumps({ARGUMENT: ARGUMENT})]))
+            await c.stream(*call_events("f", [json.dumps({KEY: ARGUMENT})]))
         case "no JSON":
             await c.stream(*call_events("f", ['{"a": ' + ARGUMENT]))
         case "page":
@@ -239,6 +244,8 @@ async def exchanges(port: int) -> list[tuple[str, Reply]]:
         f"/v2/nothing?key={QUERY}",
         f"/healthz?key={QUERY}",
         f"/metrics?key={QUERY}",
+        f"/inspect?key={QUERY}",
+        f"/inspect/replies?key={QUERY}",
         f"/v1/files?{QUERY}={QUERY}#{QUERY}",
     ):
         await one(CLIENT, path, None)
@@ -288,6 +295,7 @@ def test_nothing_that_the_process_writes_or_answers_holds_a_secret(tmp_path: Pat
                     port = await listening(tmp_path / "err", process)
                     replies = await exchanges(port)
                     metrics = await ask(port, None, "/metrics")
+                    inspected = await inspections(port)
                     # A new configuration that cannot be used, and one that cannot even be read.
                     count = 0
                     for number, text in enumerate(BAD_FILES.values()):
@@ -307,6 +315,8 @@ def test_nothing_that_the_process_writes_or_answers_holds_a_secret(tmp_path: Pat
         assert found(logged, ALL) == []
         assert found((tmp_path / "out").read_text(), ALL) == []
         assert found(metrics.body.decode(), ALL) == []
+        assert len(inspected) > 500
+        assert found("\n".join(inspected), tuple(secret for secret in ALL if secret != KEY)) == []
         assert {reply.status for _, reply in replies} >= {200, 400, 401, 404, 408, 429, 500, 502, 503, 504}
         for shown, reply in replies:
             if reply.status == 200 and reply.headers["x-request-id"] in passed_on:
@@ -317,6 +327,30 @@ def test_nothing_that_the_process_writes_or_answers_holds_a_secret(tmp_path: Pat
             assert shown == FORWARDED or found(text, (shown,) if shown else ()) == [], text
 
     uvloop.run(main())
+
+
+async def inspections(port: int) -> list[str]:
+    """All that the inspector says of the exchanges: its list, each reply, each case file."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    entered = await ask(port, f"token={TOKEN}".encode(), "/inspect/login", headers=form)
+    cookie = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+    told: list[str] = [(await ask(port, f"token={WRONG}".encode(), "/inspect/login", headers=form)).body.decode()]
+    async with Client(port) as client:
+
+        async def get(path: str) -> str:
+            await client.ask(None, path, "GET", headers=cookie)
+            reply = await client.rest(await client.head(60), 60)
+            assert reply.status in (200, 404)
+            told.append(reply.head.decode() + reply.body.decode())
+            return reply.body.decode()
+
+        after = 0
+        while rows := json.loads(await get(f"/inspect/replies?after={after}"))["replies"]:
+            for row in rows:
+                await get(f"/inspect/replies/{row['number']}")
+                await get(f"/inspect/replies/{row['number']}/case")
+            after = rows[-1]["number"]
+    return told
 
 
 def exchanges_in(log: str) -> list[dict[str, Any]]:
@@ -367,6 +401,10 @@ BAD_FILES: dict[str, str] = {
     "a client's key with a blank": BACKEND + f'[[clients]]\nname = "c"\nkey = " {CLIENT}"\n',
     "a client's key twice": BACKEND
     + "".join(f'[[clients]]\nname = "{name}"\nkey = "{CLIENT}"\n' for name in ("c", "d")),
+    "a token that is short": BACKEND + f'[inspector]\nenabled = true\ntoken = "{TOKEN[:15]}"\n',
+    "a token as a list": BACKEND + f'[inspector]\ntoken = ["{TOKEN}"]\n',
+    "a token that is a client's key": BACKEND
+    + f'[inspector]\ntoken = "{CLIENT}"\n[[clients]]\nname = "c"\nkey = "{CLIENT}"\n',
     "a client's name missing": BACKEND + f'[[clients]]\nkey = "{CLIENT}"\n',
     "a client as text": BACKEND + f'clients = "{CLIENT}"\n',
     "no hash": BACKEND + f'[[clients]]\nname = "c"\nkey = "sha256:{CLIENT}"\n',
@@ -484,6 +522,8 @@ def test_no_object_shows_a_secret_of_its_own_accord(tmp_path: Path) -> None:
                         "Mask",
                         "Pump",
                         "Entry",
+                        "Notes",
+                        "Inspector",
                         "Context",
                     }
                     for one in objects:

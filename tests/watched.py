@@ -13,8 +13,8 @@ from proxy.model.requests import Request
 from proxy.replay.inprocess import Answer, Runner, run
 from proxy.replay.recording import CREATED, Recording, read_case
 from proxy.server.entry import Entry
+from proxy.server.inspector.notes import Kept
 from proxy.server.inspector.ring import Ring
-from proxy.server.inspector.trace import Kept
 
 SETTINGS = ExchangeSettings(mode="annotate", repair=True, annotations="always")
 
@@ -42,9 +42,9 @@ def watch(
         runner.receive(piece)
     runner.end(recording.end)
     assert runner.answer.record is not None
-    assert entry.trace is not None
+    assert entry.notes is not None
     entry.record = runner.answer.record
-    entry.trace.finish(entry)
+    entry.notes.finish(entry)
     return into.after(0)[-1], runner.answer
 
 

@@ -15,8 +15,8 @@ from proxy.model.commands import Record
 from proxy.server.logs import cut, harmless_id
 
 if TYPE_CHECKING:
+    from proxy.server.inspector.notes import Notes
     from proxy.server.telemetry import ExchangeSpan
-    from proxy.server.inspector.trace import Trace
 
 INTERNAL = "internal"  # the code of a mistake of ours
 NONE = "none"  # as a metric label: the request never came to have one
@@ -55,7 +55,7 @@ class Entry:
     overhead_s: float = 0.0
     record: Record = field(default_factory=Record)
     span: ExchangeSpan | None = field(default=None, repr=False)  # None: there are no traces of it
-    trace: Trace | None = field(default=None, repr=False)  # None: the inspector is off
+    notes: Notes | None = field(default=None, repr=False)  # None: the inspector is off
 
     @property
     def seconds(self) -> float:

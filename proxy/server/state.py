@@ -96,8 +96,8 @@ class Service:
         self.metrics.record(entry)
         if entry.span is not None:
             entry.span.end(entry)
-        if entry.trace is not None:
-            entry.trace.finish(entry)
+        if entry.notes is not None:
+            entry.notes.finish(entry)
         logs.exchange(entry.log_fields)
 
     def _show_configuration(self) -> None:

@@ -14,7 +14,7 @@ from proxy.exchange import Exchange
 
 if TYPE_CHECKING:
     from proxy.server.entry import Entry
-    from proxy.server.inspector.trace import Kept
+    from proxy.server.inspector.notes import Kept
 
 
 class Ring:
@@ -42,10 +42,10 @@ class Ring:
 
     def watch(self, entry: Entry, asked_model: str) -> Callable[..., Exchange]:
         """What makes the exchange of `entry`, in place of `Exchange`."""
-        from proxy.server.inspector.trace import Trace, WatchedExchange
+        from proxy.server.inspector.notes import Notes, WatchedExchange
 
-        entry.trace = Trace(self, asked_model, time.time())
-        return partial(WatchedExchange, entry.trace, entry)
+        entry.notes = Notes(self, asked_model, time.time())
+        return partial(WatchedExchange, entry.notes, entry)
 
     def reserve(self, size: int) -> bool:
         """Whether a running exchange may hold so many bytes more; older ones make room."""

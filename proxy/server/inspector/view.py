@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from proxy.server.inspector.notes import Asked, Kept, SeenCall, Tape, plain_body
 from proxy.server.inspector.redact import Lane, Masker, span_of
-from proxy.server.inspector.trace import Asked, Kept, SeenCall, Tape, plain_body
 
 PROBLEM_OUTCOMES = frozenset({"blocked", "error"})
 _BLOCK = re.compile(r".+?(?:(?:\r\n|\n|\r(?!\n)){2,}|\Z)", re.DOTALL)

@@ -31,8 +31,8 @@ from proxy.faults import Fault, FaultKind
 from proxy.server.auth import presented_key
 from proxy.server.endpoints import allow, entry_of, header
 from proxy.server.inspector import view
+from proxy.server.inspector.notes import Kept
 from proxy.server.inspector.ring import Ring
-from proxy.server.inspector.trace import Kept
 from proxy.server.respond import read_some, respond
 from proxy.server.state import Service
 from proxy.server.upstream import Headers

@@ -15,6 +15,7 @@ from proxy.model.calls import CheckResult, JudgedCall
 from proxy.model.commands import Ask, Command, Retry, Send, Start, Stop
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
+from proxy.server.inspector.redact import cut_like
 from proxy.wire.encoding import inflater
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Kept:
     size: int = 0
 
 
-class Trace:
+class Notes:
     """Taken down while an exchange runs. What it holds counts in the ring's bytes from the beginning."""
 
     def __init__(self, ring: Ring, asked_model: str, began: float) -> None:
@@ -250,7 +251,7 @@ class Trace:
             clean(judged.call_id[:256]),
             clean(judged.name[:256]),
             judged.kind,
-            [] if cut else _recut(clean(whole), held.fragments),
+            [] if cut else cut_like(clean(whole), held.fragments),
             [] if cut else list(held.objects),
             judged.format,
             "" if cut else clean(judged.text),
@@ -265,21 +266,12 @@ class Trace:
         return seen
 
 
-def _recut(text: str, parts: Sequence[str]) -> list[str]:
-    """`text`, which is as long as all `parts` together, cut where they are."""
-    out, at = [], 0
-    for part in parts:
-        out.append(text[at : at + len(part)])
-        at += len(part)
-    return out
-
-
 class WatchedExchange(Exchange):
-    """An exchange that tells its trace of every input and every output."""
+    """An exchange that tells its notes of every input and every output."""
 
     def __init__(
         self,
-        trace: Trace,
+        notes: Notes,
         entry: Entry,
         request: Request,
         settings: ExchangeSettings,
@@ -288,9 +280,9 @@ class WatchedExchange(Exchange):
         created: int,
     ) -> None:
         super().__init__(request, settings, seed=seed, created=created)
-        self._trace = trace
+        self._notes = notes
         self._entry = entry
-        trace.request, trace.settings = request, settings
+        notes.request, notes.settings = request, settings
 
     def opened(
         self,
@@ -303,17 +295,24 @@ class WatchedExchange(Exchange):
         settings: ExchangeSettings | None = None,
         quirks: Sequence[Quirk] = (),
     ) -> list[Command]:
-        trace = self._trace
+        notes = self._notes
         content_type, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
-        trace.asked.append(Asked(self._entry.backend, dialect, status, content_type[:128], encoding[:32]))
-        trace.settings = settings or trace.settings
+        notes.asked.append(Asked(self._entry.backend, dialect, status, content_type[:128], encoding[:32]))
+        notes.settings = settings or notes.settings
         told = super().opened(status, headers, now, dialect=dialect, own_key=own_key, settings=settings, quirks=quirks)
         return self._told(told, now)
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        if self._trace.asked:
-            self._trace.tape(self._trace.asked[-1].tape, data, self._ms(now))
+        if self._notes.asked:
+            self._notes.tape(self._notes.asked[-1].tape, data, self._ms(now))
         return self._told(super().receive(data, now), now)
+
+    def flow(self, data: bytes, now: float) -> bool:
+        if not super().flow(data, now):
+            return False
+        self._notes.tape(self._notes.asked[-1].tape, data, self._ms(now))
+        self._notes.tape(self._notes.sent, data, self._ms(now))
+        return True
 
     def ended(self, now: float) -> list[Command]:
         self._end("eof")
@@ -321,7 +320,7 @@ class WatchedExchange(Exchange):
 
     def broken(self, fault: Fault, now: float) -> list[Command]:
         if self._state == "waiting":  # no reply ever began
-            self._trace.asked.append(Asked(self._entry.backend))
+            self._notes.asked.append(Asked(self._entry.backend))
         self._end("reset", fault)
         return self._told(super().broken(fault, now), now)
 
@@ -351,23 +350,23 @@ class WatchedExchange(Exchange):
             self._pair([held for i in sorted(choices) for held in (*choices[i].slots.finish(), *choices[i].recovered)])
 
     def _pair(self, held: Iterable[HeldCall]) -> None:
-        turn = len(self._trace.asked) - 1
-        self._trace.pairs += [(turn, *pair) for pair in zip(self._judged, held, strict=False)]
+        turn = len(self._notes.asked) - 1
+        self._notes.pairs += [(turn, *pair) for pair in zip(self._judged, held, strict=False)]
 
     def _end(self, how: str, fault: Fault | None = None) -> None:
-        if self._trace.asked and not (last := self._trace.asked[-1]).end:
+        if self._notes.asked and not (last := self._notes.asked[-1]).end:
             last.end = how
             last.fault = "" if fault is None else fault.public_code
 
     def _told(self, commands: list[Command], now: float) -> list[Command]:
-        trace = self._trace
+        notes = self._notes
         for command in commands:
             match command:
                 case Send(data):
-                    trace.tape(trace.sent, data, self._ms(now))
+                    notes.tape(notes.sent, data, self._ms(now))
                 case Retry(fault):
-                    if trace.asked:
-                        trace.asked[-1].fault = fault.public_code
+                    if notes.asked:
+                        notes.asked[-1].fault = fault.public_code
                 case Stop() | Ask():
                     self._end("stopped")
                 case Start() | _:
