@@ -182,7 +182,7 @@ def test_what_a_model_writes_is_text_and_never_markup(redact: bool) -> None:
         assert await page.title() == "Wholecall inspector"
         assert await page.locator("img, b[id=owned], main script").count() == 0
         names = await page.evaluate(
-            "[...document.querySelectorAll('*')].flatMap(one => one.getAttributeNames().filter(name => /^on/.test(name)))"
+            "[...document.querySelectorAll('*')].flatMap(one => one.getAttributeNames()).filter(it => /^on/.test(it))"
         )
         assert names == []
 

@@ -28,8 +28,8 @@ logger = logging.getLogger("wholecall")
 
 
 class App:
-    """The ASGI application; it needs the guard below it. `api`: the paths of /v1; `admin`: metrics, health, inspector; at least
-    one of them."""
+    """The ASGI application; it needs the guard below it. `api`: the paths of /v1; `admin`: metrics, health,
+    inspector; at least one of them."""
 
     def __init__(self, service: Service, *, api: bool, admin: bool) -> None:
         self._service = service
