@@ -34,7 +34,8 @@ Floors (a module imports only lower floors and its own package)
     6  proxy.library                  the core as an import: bytes in, judged calls out
        proxy.config                   the configuration file -> the lower floors' settings
     7  proxy.server, proxy.replay     the ASGI shell; the embedded replay backend
-    8  proxy.cli, proxy.demo          the command line; what wires it together
+    8  proxy.conformance              scoring a backend: asks as the server does, judges as a replay does
+    9  proxy.cli, proxy.demo          the command line; what wires it together
 
 The one path of an upstream byte: server/http_client -> server/pump -> Exchange.receive -> wire ->
 dialects/<upstream>/decode -> assembly -> (end of the reply) checks -> policy -> dialects/<client>/encode -> Send.

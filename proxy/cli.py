@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proxy import __version__
+from proxy.conformance import commands as conformance
 from proxy.replay import commands
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def demo(once: bool, port: int | None) -> None:
 
 
 commands.register(main)
+conformance.register(main)
 
 
 def _refuse(message: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -72,14 +72,21 @@ def expected(recording: Recording) -> dict[str, Any]:
     }
 
 
-def build(recordings: Mapping[str, Recording] | None = None) -> ASGIApp:
+def build(
+    recordings: Mapping[str, Recording] | None = None,
+    answering: Mapping[str, Callable[[Mapping[str, Any]], Recording]] | None = None,
+) -> ASGIApp:
     """The backend: a path for each dialect, `GET /v1/models`, and of one recording, by `?model=NAME`,
     `GET /v1/demo/request` (a chat request to try) and `GET /v1/demo/expected` (what a client should make of the reply).
+
+    `answering`: further models, which make their recording from the request's body.
     """
     known = shipped() if recordings is None else recordings
+    made = answering or {}
 
     async def models(request: Request) -> Response:
-        data = [{"id": name, "object": "model", "created": CREATED, "owned_by": "wholecall"} for name in known]
+        names = (*known, *made)
+        data = [{"id": name, "object": "model", "created": CREATED, "owned_by": "wholecall"} for name in names]
         return JSONResponse({"object": "list", "data": data})
 
     async def sample(request: Request) -> Response:
@@ -97,9 +104,9 @@ def build(recordings: Mapping[str, Recording] | None = None) -> ASGIApp:
                 name = request.path_params.get("model") or body["model"]
             except (ValueError, TypeError, KeyError):
                 return _refusal(400, "invalid_request", "the body is no JSON object with a model")
-            if not isinstance(name, str) or name not in known:
-                return _unknown(name, known)
-            recording = known[name]
+            if not isinstance(name, str) or name not in (*known, *made):
+                return _unknown(name, (*known, *made))
+            recording = known[name] if name in known else made[name](body)
             if recording.dialect != dialect:
                 told = f"recording {name!r} speaks {recording.dialect}: ask {PATHS[recording.dialect]}"
                 return _refusal(404, "model_not_found", told)
@@ -117,7 +124,7 @@ def build(recordings: Mapping[str, Recording] | None = None) -> ASGIApp:
     )
 
 
-def _unknown(name: object, known: Mapping[str, Recording]) -> Response:
+def _unknown(name: object, known: Iterable[str]) -> Response:
     return _refusal(404, "model_not_found", f"no recording {name!r}; there are {', '.join(known)}")
 
 

@@ -30,12 +30,16 @@ class Answer:
 
 
 class Runner:
-    """Carries out one exchange's commands. `now` is the fake clock in seconds."""
+    """Carries out one exchange's commands. `now` is the clock in seconds: a fake one, or set by whoever feeds it.
+
+    `first_event_at`: when the first event came that said something.
+    """
 
     def __init__(self, request: Request, settings: ExchangeSettings, *, seed: str = "replay") -> None:
         self.exchange = Exchange(request, settings, seed=seed, created=CREATED)
         self.answer = Answer()
         self.now = 0.0
+        self.first_event_at: float | None = None
 
     def open(self, status: int, headers: dict[str, str], dialect: str = "openai-chat") -> None:
         self._carry_out(self.exchange.opened(status, headers, self.now, dialect=dialect))
@@ -43,10 +47,13 @@ class Runner:
     def receive(self, data: bytes) -> None:
         if self.over:
             return
+        before = self.exchange.data_at
         if self.exchange.flow(data, self.now):
             self.answer.body += data
         else:
             self._carry_out(self.exchange.receive(data, self.now))
+        if self.first_event_at is None and self.exchange.data_at != before:
+            self.first_event_at = self.exchange.data_at
 
     def end(self, how: Literal["eof", "reset"] = "eof") -> None:
         """The body ends; then time passes until the exchange is over."""
@@ -55,6 +62,15 @@ class Runner:
         elif not self.over:
             reset = Fault(FaultKind.STREAM_CUT, "the upstream closed the connection in the middle of its reply")
             self._carry_out(self.exchange.broken(reset, self.now))
+        self._settle()
+
+    def break_off(self, fault: Fault) -> None:
+        """Nothing more comes, because of `fault`, or no answer ever came."""
+        if not self.over:
+            self._carry_out(self.exchange.broken(fault, self.now))
+        self._settle()
+
+    def _settle(self) -> None:
         while self.answer.record is None and self.exchange.deadline is not None:
             self.wake()
 
