@@ -134,7 +134,7 @@ async def _once(job: Job, upstream: Upstream, timeout_s: float) -> tuple[Run, fl
             try:
                 run.status = reply.status
                 retry_after_s = _seconds(reply.headers.get("retry-after", ""))
-                runner.open(reply.status, reply.headers, target.backend.dialect)
+                runner.open(reply.status, reply.headers, target.backend.dialect, own_key=False)
                 await _read(reply, runner)
                 await reply.drain()
             finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,8 @@ def _of_url(url: str, dialect: str, key: Secret) -> Config:
     try:
         return from_document({"backends": [backend]}, {})
     except ConfigError as error:
-        raise ValueError(f"{url}: {error.problems[0].message}") from None
+        shown = re.sub("//[^/]*@", "//***@", url)
+        raise ValueError(f"{shown}: {error.problems[0].message}") from None
 
 
 def _load(path: Path) -> Config:

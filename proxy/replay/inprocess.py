@@ -41,8 +41,8 @@ class Runner:
         self.now = 0.0
         self.first_event_at: float | None = None
 
-    def open(self, status: int, headers: dict[str, str], dialect: str = "openai-chat") -> None:
-        self._carry_out(self.exchange.opened(status, headers, self.now, dialect=dialect))
+    def open(self, status: int, headers: dict[str, str], dialect: str = "openai-chat", *, own_key: bool = True) -> None:
+        self._carry_out(self.exchange.opened(status, headers, self.now, dialect=dialect, own_key=own_key))
 
     def receive(self, data: bytes) -> None:
         if self.over:

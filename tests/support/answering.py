@@ -92,8 +92,10 @@ ITEM_OF = {prompt_of(item.request): item.id for item in ITEMS}
 
 
 @contextmanager
-def answering(dialect: str, damage: Damage = lambda item, streamed, pieces: pieces, *, busy: int = 0) -> Iterator[Seen]:
-    """`busy`: so many requests at the beginning are answered with 429."""
+def answering(
+    dialect: str, damage: Damage = lambda item, streamed, pieces: pieces, *, busy: int = 0, port: int = 0
+) -> Iterator[Seen]:
+    """`busy`: so many requests at the beginning are answered with 429. `port` 0: a free one."""
     pen = Careful(way=dialect in NO_ARGUMENTS)
     left = [busy]
 
@@ -135,7 +137,7 @@ def answering(dialect: str, damage: Damage = lambda item, streamed, pieces: piec
         daemon_threads = True
         request_queue_size = 128
 
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     found = Seen(f"http://127.0.0.1:{server.server_address[1]}{ROOTS[dialect]}")
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
