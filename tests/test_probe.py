@@ -598,7 +598,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
         return pieces
 
     with answering("openai-chat", wait) as backend:
-        command = [WHOLECALL, "probe", backend.url, "-m", "m1", "--state", state, "--json", out]
+        command = [*map(str, (WHOLECALL, "probe", backend.url, "-m", "m1", "--state", state, "--json", out))]
         env = {**os.environ, "COLUMNS": "100"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         try:

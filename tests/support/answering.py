@@ -137,6 +137,9 @@ def answering(
         daemon_threads = True
         request_queue_size = 128
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a probe that was ended reads no further
+
     server = Server(("127.0.0.1", port), Handler)
     found = Seen(f"http://127.0.0.1:{server.server_address[1]}{ROOTS[dialect]}")
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
