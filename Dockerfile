@@ -1,4 +1,5 @@
 # The proxy as a container: docker build -t wholecall . && docker run --rm -p 8080:8080 --read-only --tmpfs /tmp wholecall
+# With --build-arg LOCK=requirements-otel.lock it can send OpenTelemetry traces (`telemetry.traces`).
 # It needs to write in /tmp only (metrics of several workers), so the root may be read-only.
 
 FROM python:3.11-slim-bookworm AS build
@@ -6,9 +7,10 @@ ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/wholecall
-COPY requirements.lock ./
+ARG LOCK=requirements.lock
+COPY requirements.lock config/requirements-otel.lock ./
 # Every file is checked against the lock's hash; the lock holds the build backend too, so the last step downloads nothing.
-RUN /opt/wholecall/bin/pip install --require-hashes --only-binary=:all: -r requirements.lock
+RUN /opt/wholecall/bin/pip install --require-hashes --only-binary=:all: -r "$LOCK"
 COPY pyproject.toml README.md ./
 COPY proxy ./proxy
 RUN /opt/wholecall/bin/pip install --no-deps --no-build-isolation . \

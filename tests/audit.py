@@ -19,7 +19,7 @@ COMMAND = (
     "--disable-pip",
     "--require-hashes",
     "-r",
-    "requirements.lock",
+    "config/requirements-otel.lock",  # which has all that requirements.lock has
     "--progress-spinner",
     "off",
     "--timeout",

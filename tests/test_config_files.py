@@ -37,6 +37,7 @@ CHECKED: dict[str, Callable[..., Any]] = {
     "nginx.conf": test_fronts.test_the_front_accepts_its_configuration,
     "prometheus-alerts.yml": packaging.test_each_alert_fires_where_it_should_and_is_silent_where_it_should_not,
     "prometheus.yml": packaging.test_promtool_accepts_the_scrape_configuration_with_its_alerts,
+    "requirements-otel.lock": packaging.test_the_lock_with_traces_has_the_same_pins_and_more_and_the_image_takes_either,
     "wholecall.service": deployment.test_systemd_accepts_the_unit,
 }
 

@@ -119,7 +119,7 @@ def script(root: Path) -> str:
             case "WORKDIR":
                 workdir = instruction.text
                 lines.append(f"mkdir -p {root}{workdir}")
-            case "ENV":
+            case "ENV" | "ARG":
                 lines.append(f"export {instruction.text}")
             case "COPY":
                 *sources, target = instruction.text.split()

@@ -53,9 +53,12 @@ def run(*command: str | Path) -> str:
 # --- dependencies ---------------------------------------------------------------------------------------------------
 
 
-def locked() -> dict[str, tuple[Requirement, int]]:
-    """Name to requirement and number of hashes, as requirements.lock has them."""
-    text = re.sub(r"^#.*\n", "", (ROOT / "requirements.lock").read_text(), flags=re.M)
+LOCKS = {"requirements.lock": list[str](), "config/requirements-otel.lock": ["otel"]}  # and the extras that each is for
+
+
+def locked(lock: str = "requirements.lock") -> dict[str, tuple[Requirement, int]]:
+    """Name to requirement and number of hashes, as a lock has them."""
+    text = re.sub(r"^#.*\n", "", (ROOT / lock).read_text(), flags=re.M)
     found: dict[str, tuple[Requirement, int]] = {}
     for entry in text.replace("\\\n", " ").strip().splitlines():
         line, *hashes = re.split(r"\s+--hash=sha256:", entry.strip())
@@ -66,30 +69,44 @@ def locked() -> dict[str, tuple[Requirement, int]]:
 
 
 def test_the_lock_pins_every_package_by_hash_and_names_no_registry() -> None:
-    for name in ("requirements.lock", "tests/clients/package-lock.json"):
+    for name in (*LOCKS, "tests/clients/package-lock.json"):
         assert "://" not in (ROOT / name).read_text()
-    for requirement, hashes in locked().values():
+    for requirement, hashes in (pin for lock in LOCKS for pin in locked(lock).values()):
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
         assert hashes, f"{requirement} has no hash"
 
 
-def test_the_lock_and_pyproject_agree() -> None:
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_and_pyproject_agree(lock: str) -> None:
     """Every requirement, direct or not, that holds here is locked at a version it admits; nothing else is locked."""
-    pins = {name: Version(str(requirement.specifier)[2:]) for name, (requirement, _) in locked().items()}
+    pins = {name: Version(str(requirement.specifier)[2:]) for name, (requirement, _) in locked(lock).items()}
     waiting = [Requirement(text) for text in PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]]
+    for extra in LOCKS[lock]:
+        waiting += [Requirement(text) for text in PROJECT["project"]["optional-dependencies"][extra]]
     reached = set()
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
-        assert name in pins, f"{requirement} is not in requirements.lock"
-        assert requirement.specifier.contains(pins[name]), f"{requirement}, but requirements.lock has {pins[name]}"
+        assert name in pins, f"{requirement} is not in {lock}"
+        assert requirement.specifier.contains(pins[name]), f"{requirement}, but {lock} has {pins[name]}"
         if name not in reached and name not in {"flit-core"}:  # the build backend: not installed here, needs nothing
             waiting += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
         reached.add(name)
-    elsewhere = {name for name, (req, _) in locked().items() if req.marker and not req.marker.evaluate()}
+    elsewhere = {name for name, (req, _) in locked(lock).items() if req.marker and not req.marker.evaluate()}
     assert reached == pins.keys() - elsewhere
+
+
+def test_the_lock_with_traces_has_the_same_pins_and_more_and_the_image_takes_either() -> None:
+    plain, traced = locked(), locked("config/requirements-otel.lock")
+    assert {name: str(requirement) for name, (requirement, _) in plain.items()} == {
+        name: str(requirement) for name, (requirement, _) in traced.items() if name in plain
+    }
+    assert {"opentelemetry-sdk", "protobuf"} <= traced.keys() - plain.keys()
+    assert one(BUILD, "ARG").text == "LOCK=requirements.lock"
+    copied = [source for i in BUILD if i.word == "COPY" for source in i.text.split()[:-1]]
+    assert set(LOCKS) <= set(copied)
 
 
 # Loaded only by, or for, what an extra installs.
