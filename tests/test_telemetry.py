@@ -30,7 +30,7 @@ if not os.environ.get("CI"):
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -357,10 +357,10 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_spans_go_to_the_collector_that_the_environment_names_and_the_last_ones_at_the_stop(
+def test_spans_go_to_the_collector_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wholecall_backend: ReplayBackend, workers: str
 ) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")  # nothing goes out before the process ends
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     name = "wholecall"
     if workers == "2":
@@ -373,21 +373,44 @@ def test_spans_go_to_the_collector_that_the_environment_names_and_the_last_ones_
             for model in ("demo/interleaved-damaged", "demo/wrong-arguments"):
                 body = json.dumps(wholecall_backend.request(model)).encode()
                 uvloop.run(posted(int(proxy.rpartition(":")[2]), body))
-            assert came == []
-    resources = [resource for request in came for resource in request.resource_spans]
-    for resource in resources:
+
+            def resources() -> list[Any]:
+                return [resource for request in came for resource in request.resource_spans]
+
+            def spans() -> list[Any]:
+                return [span for resource in resources() for scope in resource.scope_spans for span in scope.spans]
+
+            running.until(lambda: len(spans()) == 2, "both spans are at the collector")
+    for resource in resources():
         told = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
         assert (told["service.name"], told["deployment.environment.name"]) == (name, "test")
-    spans = [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
-    assert sorted(span.name for span in spans) == ["chat demo/interleaved-damaged", "chat demo/wrong-arguments"]
+    assert sorted(span.name for span in spans()) == ["chat demo/interleaved-damaged", "chat demo/wrong-arguments"]
     verdicts = [
         attribute.value.string_value
-        for span in spans
+        for span in spans()
         for event in span.events
         for attribute in event.attributes
         if attribute.key == "wholecall.verdict"
     ]
     assert sorted(verdicts) == ["schema_violation", "valid", "valid", "valid"]
+
+
+def test_the_last_spans_go_out_at_the_stop() -> None:
+    """And not before: the next time would be in an hour."""
+
+    async def script(c: Conversation) -> None:
+        await c.answer(200, completion())
+
+    async def main() -> None:
+        async with Upstream(script) as up, Proxy(up.url) as proxy:
+            proxy.service.tracing = Tracing(arguments=False, processor=BatchSpanProcessor(exporter, 2048, 3_600_000))
+            assert (await chat(proxy.port)).status == 200
+            await proxy.quiet()
+            assert exporter.get_finished_spans() == ()
+
+    exporter = InMemorySpanExporter()
+    uvloop.run(main())
+    assert [span.name for span in exporter.get_finished_spans()] == ["chat m"]
 
 
 async def posted(port: int, body: bytes) -> None:
