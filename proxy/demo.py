@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from proxy.config import Config, from_document
+from proxy.conformance.models import probe_models
 from proxy.replay import show
 from proxy.replay.app import SHOWPIECE, build, shipped
 from proxy.replay.outcome import payloads, read_outcome
@@ -47,7 +48,8 @@ async def _demo(once: bool, port: int, console: Console) -> None:
     from proxy.server.lifecycle import Server
     from proxy.server.state import Service
 
-    backend = _Backend(uvicorn.Config(build(), lifespan="off", log_config=None, access_log=False))
+    app = build(answering=probe_models())
+    backend = _Backend(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
     listening = socket.create_server((HOST, 0))
     upstream = address_of(listening)
     async with _running(backend, backend.serve([listening])):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -30,6 +31,7 @@ from running import WHOLECALL, until
 from support.answering import ROOTS, answering, prompt_of
 from support.upstream import Conversation, Upstream
 
+ROOT = Path(__file__).parent.parent
 DAMAGES = [kind.name for kind in SCORES if kind.group == "damage"]
 BEHAVIOURS = [kind.name for kind in SCORES if kind.group == "behaviour"]
 
@@ -98,7 +100,7 @@ def test_an_unwilling_model_loses_in_behaviour_and_its_backend_keeps_its_name(de
     assert {name: found[name] for name in DAMAGES} == dict.fromkeys(DAMAGES, 1.0)
     assert all((found[name] or 0) < 1 for name in BEHAVIOURS), found
     codes = Counter(code for finding in demo["targets"][UNWILLING]["findings"] for code in finding["codes"])
-    assert codes.keys() >= {"calls", "schema_violation", "not_allowed", "unknown_tool"}
+    assert codes.keys() >= {"call_count", "schema_violation", "not_allowed", "unknown_tool"}
 
 
 def test_what_was_wrong_is_told_with_the_place(demo: dict[str, Any]) -> None:
@@ -491,6 +493,57 @@ def test_what_cannot_be_used_gets_one_line_and_status_2(arguments: list[str], wh
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), result.output
     assert why in result.stderr
     assert "secret" not in result.stderr
+
+
+# --- the README ----------------------------------------------------------------------------------------------------
+
+
+def readme(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)\n```", text, flags=re.M | re.S)
+
+
+COMMANDS = [line for block in readme("sh") for line in block.splitlines() if line.startswith("wholecall probe")]
+
+
+def test_the_readme_has_commands() -> None:
+    assert len(COMMANDS) == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_does_what_it_says(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with answering("openai-chat") as backend:
+        (config,) = readme("toml")
+        (tmp_path / "wholecall.toml").write_text(config.replace("http://127.0.0.1:8000/v1", backend.url))
+        words = shlex.split(command.replace("http://127.0.0.1:8000/v1", backend.url))
+        result = probe(*words[2:])
+    assert result.exit_code == 0, result.output
+    assert "Calls whole" in result.stdout
+    written = {word for word in words if word.startswith(("report.", "runs."))}
+    assert {path.name for path in tmp_path.iterdir()} == written | {"wholecall.toml"}
+    assert len(backend.requests) == (0 if "--demo" in words else 2 * len(ITEMS) * (5 if "--runs" in words else 1))
+
+
+def test_through_the_proxy_nothing_of_the_damaged_backend_is_damaged() -> None:
+    """As the README has it, with the demo on a free port."""
+    (command,) = re.findall(r"`(wholecall probe http://127.0.0.1:8080/v1 [^`]+)`", (ROOT / "README.md").read_text())
+    env = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    env["PYTHONUNBUFFERED"] = "1"
+    demo = subprocess.Popen([WHOLECALL, "demo", "--port", "0"], stdout=subprocess.PIPE, env=env, text=True)
+    try:
+        assert demo.stdout is not None
+        address = next(line.split("listens on ")[1].split(" ")[0] for line in demo.stdout if "listens on" in line)
+        (target,) = report(*shlex.split(command.replace("http://127.0.0.1:8080/v1", address))[2:])["targets"]
+    finally:
+        demo.terminate()
+        demo.communicate(timeout=60)
+    found = shares(target)
+    assert {name: found[name] for name in DAMAGES} == dict.fromkeys(DAMAGES, 1.0), target["findings"]
+    assert target["quirks"] == []
+    assert {error["code"] for error in target["errors"]} == {"invalid_json", "stream_cut"}
 
 
 # --- what is shown -------------------------------------------------------------------------------------------------

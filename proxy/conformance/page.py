@@ -102,7 +102,7 @@ def _score_table(report: Report) -> str:
 
 def _score(score: Score, missed: bool) -> str:
     text = f'{percent(score)} <span class="dim">{counted(score)}</span>'
-    return f'<span class="missed">{text} below</span>' if missed else text
+    return f'<span class="n missed">{text} below</span>' if missed else f'<span class="n">{text}</span>'
 
 
 def _score_plot(report: Report) -> str:
@@ -238,9 +238,12 @@ def _time_plot(report: Report) -> str:
         y += 20
     axis = []
     for power in range(low, high + 1):
-        x = _x((power - low) / (high - low))
-        axis.append(f'<line x1="{x:g}" x2="{x:g}" y1="14" y2="{y + 4:g}"/>')
-        axis.append(f'<text x="{x:g}" y="{y + 20:g}" text-anchor="middle" class="dim">{_seconds(power)}</text>')
+        for digit in (1, 2, 5) if power < high else (1,):
+            x = _x((power + math.log10(digit) - low) / (high - low))
+            axis.append(f'<line x1="{x:g}" x2="{x:g}" y1="14" y2="{y + 4:g}"/>')
+            if digit == 1 or high - low <= 2:
+                told = seconds(digit * 10.0**power)
+                axis.append(f'<text x="{x:g}" y="{y + 20:g}" text-anchor="middle" class="dim">{told}</text>')
     return _svg(y + 32, [*axis, *marks], "Times to the first event and to the end, by backend")
 
 
@@ -264,10 +267,6 @@ def _times(times: Sequence[float], y: float, colour: str, target: Judged, low: i
     ]
     title = f"{target.label}: median {seconds(median)}, 95th percentile {seconds(late)}, {len(times)} replies"
     return f"<g><title>{_text(title)}</title>{''.join(dots)}{''.join(strokes)}</g>"
-
-
-def _seconds(power: int) -> str:
-    return f"{10**power} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
 
 
 def _time_table(report: Report) -> str:

@@ -136,7 +136,7 @@ def counted(score: Score) -> str:
 def seconds(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.2f} s"
+    return f"{1000 * value:.3g} ms" if value < 0.9995 else f"{value:.3g} s" if value < 999.5 else f"{value:.0f} s"
 
 
 def times_of(result: Tally) -> list[tuple[str, list[float]]]:

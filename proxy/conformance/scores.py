@@ -249,8 +249,8 @@ def _of_the_reply(out: Tally, run: Run, item: Item, native: frozenset[Quirk]) ->
             out.scores["called"].count(as_many)
             if not as_many:
                 misbehaviour = True
-                detail = f"{len(run.calls)} calls, asked for {expect}"
-                out.findings.append(Finding(run, "behaviour", ["calls"], detail))
+                detail = f"{len(run.calls)} came, {expect} asked for"
+                out.findings.append(Finding(run, "behaviour", ["call_count"], detail))
     if codes:
         out.findings.append(Finding(run, "damage", codes, run.message))
     return damage, misbehaviour
