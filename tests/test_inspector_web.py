@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -262,6 +263,9 @@ def test_what_is_not_there_is_404_and_what_is_no_number_400() -> None:
             assert (await get(proxy, path)).status == 404, path
         for path in ("/inspect/replies?after=x", "/inspect/replies?after=-1", "/inspect/replies/1/case?attempt=x"):
             assert (await get(proxy, path)).status == 400, path
+        for path in ("/inspect/replies/1", "/inspect/replies/1/case"):  # another worker's is not this one
+            assert (await get(proxy, f"{path}?worker={os.getpid()}")).status == 200
+            assert (await get(proxy, f"{path}?worker=1")).status == 404
         assert (await ask(proxy.admin_port, b"", "/inspect/replies", headers=BEARER)).status == 405
         assert (await ask(proxy.admin_port, None, "/inspect", "HEAD", headers=BEARER)).status == 200
 

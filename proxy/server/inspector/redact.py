@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,12 +44,14 @@ Kind = Literal["key", "string", "bare", "open", "close", "other"]
 
 @dataclass(slots=True)
 class Level:
-    """An object or list that is open, and where in it the reading is."""
+    """An object or list that is open, and where in it the reading is. A list's `key` is that of the object around it;
+    `arguments`: it is, or is inside, an object of arguments."""
 
     opener: str
     want: str  # key | colon | value | comma
     key: str = ""
     index: int = 0
+    arguments: bool = False
 
     @property
     def step(self) -> str | int:
@@ -93,7 +96,7 @@ def tokens(text: str) -> Iterator[Token]:
             kind = "open"
             yield Token(kind, start, end, stack, sane)
             if len(stack) < _MAX_DEPTH:
-                stack.append(Level(first, "key" if first == "{" else "value"))
+                stack.append(_opened(first, level))
             continue
         elif first in "}]":
             sane = sane and level is not None and _CLOSER[level.opener] == first and want in ("comma", "key", "value")
@@ -115,6 +118,14 @@ def tokens(text: str) -> Iterator[Token]:
             sane = sane and want == "value"
             _value_came(level)
         yield Token(kind, start, end, stack, sane)
+
+
+def _opened(opener: str, around: Level | None) -> Level:
+    level = Level(opener, "key" if opener == "{" else "value")
+    if around is not None:
+        level.arguments = around.arguments or around.key in _ARGUMENT_KEYS
+        level.key = around.key if opener == "[" else ""
+    return level
 
 
 def _value_came(level: Level | None) -> None:
@@ -504,9 +515,8 @@ class Masker:
 
         def mask(source: str, token: Token) -> str:
             stack = token.stack
-            inside = any(level.key in _ARGUMENT_KEYS for level in stack[:-1] if level.opener == "{")
-            key = next((level.key for level in reversed(stack) if level.opener == "{"), "") if stack else ""
-            if inside and token.kind in ("string", "bare", "key"):
+            key = stack[-1].key if stack else ""
+            if stack and stack[-1].arguments and token.kind in ("string", "bare", "key"):
                 return self._argument(source, token) if self._on else source
             if token.kind == "string" and _is_whole(source, 0, len(source)):
                 value = decoded(source[1:-1])
@@ -547,7 +557,8 @@ class Masker:
         for lane in lanes:
             if value and lane.text.startswith(value, lane.at):
                 start, lane.at = lane.at, lane.at + len(value)
-                told.fragments += [(lane.call, n) for n, end in enumerate(lane.ends) if start < end <= lane.at]
+                first, last = bisect_right(lane.ends, start), bisect_right(lane.ends, lane.at)
+                told.fragments += [(lane.call, n) for n in range(first, last)]
                 self._told[value] = lane.masked[start : lane.at]
                 return _quoted(self._told[value], source) if self._on else source
         if not self._on:

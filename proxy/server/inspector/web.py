@@ -5,7 +5,7 @@
     POST /inspect/login                          `token=...`, for a cookie that no script and no other site can use
     POST /inspect/logout
     GET  /inspect/replies?after=N                the rows of the list
-    GET  /inspect/replies/N                      one reply
+    GET  /inspect/replies/N?worker=PID           one reply
     GET  /inspect/replies/N/case?attempt=K       its case file
 
 The token comes in that cookie or, from scripts, as `Authorization: Bearer TOKEN`; never in a URL. The cookie belongs
@@ -191,11 +191,12 @@ async def _replies(scope: Scope, send: Send, ring: Ring, path: str) -> None:
         listed = rows[-MAX_ROWS:]
         await _json(scope, send, lambda: _listed(ring, listed))
         return
-    kept = ring.get(int(number)) if _NUMBER.fullmatch(number) else None
+    here = "worker" not in query or _whole(query, "worker") == ring.worker  # each counts from 1
+    kept = ring.get(int(number)) if here and _NUMBER.fullmatch(number) else None
     if kept is None:
         raise Fault(FaultKind.NOT_FOUND, "this reply is not kept any more, or by another worker")
     if not more:
-        await _json(scope, send, lambda: view.detail(kept))
+        await _json(scope, send, lambda: {**view.detail(kept), "worker": ring.worker})
         return
     attempt = _whole(query, "attempt") if "attempt" in query else len(kept.asked) - 1
     if not 0 <= attempt < len(kept.asked) or not kept.asked[attempt].dialect:

@@ -310,7 +310,7 @@ function sentence(reply) {
 function showReply(reply) {
   const turns = reply.attempts.length;
   const cases = reply.attempts.map((attempt, turn) =>
-    attempt.dialect ? element("a", { class: "button", href: `/inspect/replies/${reply.number}/case?attempt=${turn}`, download: "" }, turns > 1 ? `Case file of attempt ${turn + 1}` : "Download as a case file") : null);
+    attempt.dialect ? element("a", { class: "button", href: `/inspect/replies/${reply.number}/case?attempt=${turn}&worker=${reply.worker}`, download: "" }, turns > 1 ? `Case file of attempt ${turn + 1}` : "Download as a case file") : null);
   const main = byId("reply");
   main.replaceChildren(
     element("div", { class: "title" }, element("h2", {}, reply.model), element("span", { class: "quiet" }, `${reply.backend} \u00b7 ${way(reply)} \u00b7 ${reply.stream ? "streamed" : "plain"}`)),
@@ -347,7 +347,7 @@ async function openReply() {
     else link.removeAttribute("aria-current");
   }
   try {
-    const reply = await fetched(`/inspect/replies/${number}`);
+    const reply = await fetched(`/inspect/replies/${number}${state.worker === null ? "" : `?worker=${state.worker}`}`);
     if (asked === state.asking) showReply(reply);
   } catch (error) {
     if (asked === state.asking) {
