@@ -113,6 +113,25 @@ def test_an_error_is_marked_at_its_place_in_the_arguments() -> None:
         assert [part["text"] for part in parts if part["marked"]] == [place]
 
 
+def test_text_that_takes_the_short_way_is_kept_on_both_sides() -> None:
+    def said(text: str) -> bytes:
+        choices = [{"index": 0, "delta": {"content": text}, "finish_reason": None}]
+        document = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
+        return f"data: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
+
+    entry = Entry("r", 0.0, dialect="openai-chat")
+    exchange = ring().watch(entry, "m")(request(), SETTINGS, seed="s", created=1)
+    exchange.opened(200, {"content-type": "text/event-stream"}, 0.0)
+    exchange.receive(said("") + said("One"), 0.1)
+    exchange.receive(said(" two"), 0.2)
+    assert exchange.flow(said(" three"), 0.3)
+    assert not exchange.flow(b": four\n\n", 0.4)
+    assert entry.notes is not None
+    assert entry.notes.asked[0].tape.data.endswith(said(" two") + said(" three"))
+    assert entry.notes.sent.data.endswith(said(" three"))
+    assert entry.notes.sent.data.count(b" three") == 1
+
+
 def test_a_reply_that_broke_off_shows_its_unfinished_call() -> None:
     shown = seen('{"city": "Os', finish="")
     assert [call["verdict"] for call in shown["calls"]] == ["incomplete"]

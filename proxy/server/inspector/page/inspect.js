@@ -288,7 +288,7 @@ function eventList(events, turn, label) {
   return holder;
 }
 
-const ENDS = { eof: "ended in order", stopped: "read as far as needed", reset: "broke off", gone: "the client left" };
+const ENDS = { eof: "ended in order", stopped: "read to its end", reset: "broke off", gone: "the client left" };
 
 function attemptBlock(attempt, turn, turns) {
   const told = [attempt.dialect || "no answer", attempt.status ? `status ${attempt.status}` : "", `${attempt.events.length} events`, size(attempt.bytes), ENDS[attempt.end] || attempt.end, attempt.fault].filter(Boolean);
@@ -311,9 +311,10 @@ function showReply(reply) {
   const turns = reply.attempts.length;
   const cases = reply.attempts.map((attempt, turn) =>
     attempt.dialect ? element("a", { class: "button", href: `/inspect/replies/${reply.number}/case?attempt=${turn}&worker=${reply.worker}`, download: "" }, turns > 1 ? `Case file of attempt ${turn + 1}` : "Download as a case file") : null);
+  for (const link of cases.filter(Boolean)) link.title = "wholecall replay FILE judges it again";
   const main = byId("reply");
   main.replaceChildren(
-    element("div", { class: "title" }, element("h2", {}, reply.model), element("span", { class: "quiet" }, `${reply.backend} \u00b7 ${way(reply)} \u00b7 ${reply.stream ? "streamed" : "plain"}`)),
+    element("div", { class: "title" }, element("h2", {}, reply.model), element("span", { class: "quiet" }, `${reply.backend} \u00b7 ${way(reply)} \u00b7 ${reply.stream ? "streamed" : "plain"}`), element("div", { class: "actions" }, cases)),
     element("div", { class: "verdictline chips" }, outcomeChip(reply), verdictChips(reply), element("span", {}, sentence(reply))),
     reply.cut ? element("p", { class: "notice" }, "This reply was larger than the inspector keeps of one (inspector.entry_bytes): the end of it is missing here.") : "",
     reply.redacted ? element("p", { class: "notice plain" }, "Values are masked and shapes kept: x stands for a character, 1 for a digit. A number at the end of a mask tells different values apart.") : "",
@@ -331,8 +332,6 @@ function showReply(reply) {
       element("section", { class: "stream", "aria-label": "What was sent" },
         element("h3", {}, "To the client", element("span", { class: "quiet" }, [reply.client_dialect, `${reply.sent.events.length} events`, size(reply.sent.bytes)].join(" \u00b7 "))),
         eventList(reply.sent.events, "sent", "What was sent"))),
-    element("div", { class: "actions" }, cases),
-    element("p", { class: "quiet" }, "wholecall replay FILE judges a case file again."),
   );
   main.scrollTop = 0;
 }
