@@ -125,6 +125,7 @@ def _fuzz(atheris: ModuleType, name: str, options: argparse.Namespace) -> None:
         f"-rss_limit_mb={options.memory_mb}",
         "-timeout=1000000",
         "-len_control=0",
+        "-reload=0",  # nobody else writes there, and it would run once more whatever was not worth keeping
         "-detect_leaks=0",
         "-print_final_stats=1",
         f"-artifact_prefix={out}/",
