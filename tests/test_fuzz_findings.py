@@ -14,6 +14,18 @@ TEXT = (
 )
 RESPONSES = b'{"client": "openai-responses"}\n'
 PLAIN = b'{"stream": false, "annotations": "never"}\n'
+PLAIN_MESSAGES = b'{"client": "anthropic-messages", "stream": false, "annotations": "problems"}\n'
+MESSAGE = (
+    b'{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"H"},'
+    b'{"type":"text","text":"Hi"}],"stop_reason":"end_turn","stop_sequence":null,'
+    b'"usage":{"input_tokens":1,"output_tokens":1}}'
+)
+PLAIN_RESPONSES = b'{"client": "openai-responses", "stream": false, "annotations": "problems"}\n'
+RESPONSE = (
+    b'{"id":"r","object":"response","created_at":1,"model":"m","status":"completed","output":[{"type":"reasoning",'
+    b'"summary":[{"type":"summary_text","text":"H"}]},{"type":"message","role":"assistant",'
+    b'"content":[{"type":"output_text","text":"Hi"}]}],"usage":null}'
+)
 SMALL = b'{"small": true, "cut": "byte"}\n'
 WHOLE = b'{"cut": "byte"}\n'
 HELD = (
@@ -138,6 +150,38 @@ FINDINGS = [
         + b'event:response.output_item.added\ndata:{"item":{"type":"reasoning","content":"","summary":"x"}}\n\n'
         + b'event:response.completed\ndata:{"response":{"output":[{"type":"reasoning","summary":"x","content":'
         + b'[{"type":"reasoning_text","text":"a"}]}]}}\n\n',
+    ),
+    (
+        "an incomplete reply whose reason is empty",
+        "openai-responses",
+        RESPONSES + b'event:response.incomplete\ndata:{"response":{"incomplete_details":{"reason":""}}}',
+    ),
+    *(
+        (f"a message with {what}, where nothing is to be changed", "anthropic-messages", PLAIN_MESSAGES + message)
+        for what, message in (
+            ("another role", MESSAGE.replace(b"assistant", b"user")),
+            ("no role", MESSAGE.replace(b"role", b"rule")),
+            ("no stop sequence", MESSAGE.replace(b"stop_sequence", b"x")),
+            ("usage without counts", MESSAGE.replace(b"_tokens", b"")),
+            ("usage that is a number", MESSAGE.replace(b"}}", b"}").replace(b'{"input_tokens":', b'1,"x":')),
+            ("content that is a number", MESSAGE.replace(b"[", b'1,"x":[')),
+            ("a text that is a number", MESSAGE.replace(b'"Hi"', b"1")),
+            ("an empty text", MESSAGE.replace(b"Hi", b"")),
+            ("a thought that is a list", MESSAGE.replace(b'"H"', b"[]")),
+            ("a thought without its text", MESSAGE.replace(b',"thinking"', b',"x"')),
+        )
+    ),
+    *(
+        (f"a response with {what}, where nothing is to be changed", "openai-responses", PLAIN_RESPONSES + response)
+        for what, response in (
+            ("a part that is a list", RESPONSE.replace(b'{"type":"output_text","text":"Hi"}', b"[]")),
+            ("a text that is a number", RESPONSE.replace(b'"Hi"', b"1")),
+            ("content that is a number", RESPONSE.replace(b'"content":[', b'"content":1,"x":[')),
+            ("no content", RESPONSE.replace(b"content", b"x")),
+            ("a summary without its text", RESPONSE.replace(b',"text":"H"', b"")),
+            ("no usage", RESPONSE.replace(b"usage", b"x")),
+            ("another status", RESPONSE.replace(b"completed", b"incomplete")),
+        )
     ),
     # an answer that depends on how the network cut the reply
     (

@@ -100,7 +100,7 @@ class MessagesDecoder:
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
-        self.alone = len(found) == 1 and not frames
+        self.alone = len(found) == 1 and not frames and _is_regular(found[0])
         return until_done(chain((self._whole(document, source) for document in found), map(self.feed, frames)))
 
     def _whole(self, document: Any, source: bytes | None) -> list[Delta]:
@@ -584,6 +584,27 @@ def _type_of_delta(delta: dict[str, Any]) -> str | None:
 def _is_reply(document: Any) -> bool:
     is_message = isinstance(document, dict) and document.get("type") == "message"
     return is_message and bool(document.get("content") or document.get("stop_reason"))
+
+
+def _is_regular(document: Any) -> bool:
+    """Whether a whole message is as typed clients read it, so that nothing in it has to be written anew."""
+    if not isinstance(document, dict) or [document.get(key) for key in ("type", "role")] != ["message", "assistant"]:
+        return False
+    if not all(isinstance(document.get(key), str) for key in ("id", "model", "stop_reason")):
+        return False
+    usage, content = document.get("usage"), document.get("content")
+    if not isinstance(usage, dict) or None in (_count(usage.get("input_tokens")), _count(usage.get("output_tokens"))):
+        return False
+    return "stop_sequence" in document and isinstance(content, list) and all(map(_is_block, content))
+
+
+def _is_block(block: Any) -> bool:
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    kind = block["type"]
+    if kind == "text":
+        return isinstance(block.get(kind), str) and bool(block[kind] or block.get("citations"))
+    return kind != "thinking" or isinstance(block.get(kind), str)
 
 
 def _has_its_field(delta: dict[str, Any]) -> bool:

@@ -124,7 +124,7 @@ class ResponsesDecoder:
     def feed_document(self, frame: Frame) -> list[Delta]:
         """The deltas of a whole JSON body, or of JSON lines, either with events behind it."""
         found, source, frames = read_document(frame.data, self._note)
-        self.alone = len(found) == 1 and not frames
+        self.alone = len(found) == 1 and not frames and _is_regular(found[0])
         return until_done(chain((self._plain_document(one, source) for one in found), map(self.feed, frames)))
 
     def _plain_document(self, document: Any, source: bytes | None) -> list[Delta]:
@@ -583,6 +583,41 @@ def failure_of(document: Any) -> Failed | None:
     if document.get("object") == "error" or ("detail" in document and "type" not in document):
         return Failed(_message(document) or "the upstream reported an error", _code(document))
     return None
+
+
+def _is_regular(document: Any) -> bool:
+    """Whether a whole response is as typed clients read it, so that nothing in it has to be written anew."""
+    if not isinstance(document, dict) or document.get("object") != "response" or "usage" not in document:
+        return False
+    if not isinstance(document["usage"], dict | None) or type(document.get("created_at")) not in (int, float):
+        return False
+    if not all(isinstance(document.get(key), str) for key in ("id", "model")):
+        return False
+    output, details = document.get("output"), document.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else details
+    if document.get("status") != ("completed" if reason is None else "incomplete"):
+        return False
+    return isinstance(reason, str | None) and reason != "" and isinstance(output, list) and all(map(_is_item, output))
+
+
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal", "summary_text": "text", "reasoning_text": "text"}
+
+
+def _is_item(item: Any) -> bool:
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        return False
+    if item["type"] not in ("message", "reasoning"):
+        return True
+    own = "content" if item["type"] == "message" else "summary"
+    parts = item.get(own)
+    return isinstance(parts, list) and all(map(_is_part, [*parts, *sequence_of(item.get("content"))]))
+
+
+def _is_part(part: Any) -> bool:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return False
+    name = _TEXT_FIELDS.get(part["type"])
+    return name is None or isinstance(part.get(name), str)
 
 
 def _response_failure(response: dict[str, Any]) -> Failed:

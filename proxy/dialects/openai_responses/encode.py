@@ -196,7 +196,7 @@ class ResponsesEncoder(Encoder):
         self._echo |= extra
         if reason in ("length", "content_filter"):
             word = "max_output_tokens" if reason == "length" else reason
-            own = isinstance(details, dict) and isinstance(details.get("reason"), str)
+            own = isinstance(details, dict) and isinstance(details.get("reason"), str) and details["reason"]
             self._incomplete = details if own else {"reason": word}
         if self._called:
             self._drop_blank()
