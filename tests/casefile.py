@@ -288,8 +288,11 @@ def _read_json(body: bytes, reply: Reply) -> None:
             _is(str, message["content"], "content", reply)
         reply.content[c] = message.get("content") or ""
         reply.reasoning[c] = message.get("reasoning_content") or message.get("reasoning") or ""
-        if isinstance(message.get("refusal"), str) and c == 0:
-            reply.refusal += message["refusal"]
+        _is(str, reply.reasoning[c], "reasoning", reply)
+        refusal = message.get("refusal") or ""
+        _is(str, refusal, "a refusal", reply)
+        if isinstance(refusal, str) and c == 0:
+            reply.refusal += refusal
         reply.finish[c] = choice["finish_reason"]
         for i, entry in enumerate(message.get("tool_calls") or ()):
             function = entry["function"]

@@ -231,7 +231,7 @@ def test_refusals_and_both_kinds_of_reasoning_survive() -> None:
 
 
 def test_a_plain_document_without_a_call_goes_out_as_it_came() -> None:
-    document = json.dumps({**ended([message(0, "Hi")])["response"], "odd": [1.50]}).encode()
+    document = json.dumps({**ended([message(0, "Hi")])["response"], "usage": None, "odd": [1.50]}).encode()
     request = responses_request.read(b'{"model": "m", "input": "x"}')
     recording = Recording("r", "", NAME, (document,), headers={"content-type": "application/json"})
     settings = ExchangeSettings()

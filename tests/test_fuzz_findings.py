@@ -138,6 +138,15 @@ FINDINGS = [
         + b'{"id":"c","object":"","created":1.5,"model":"m",'
         + b'"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}',
     ),
+    *(
+        (
+            f"{field} that is {kind}",
+            "openai-chat",
+            b'{"stream": false}\n{"choices":[{"message":{"%b":%b},"finish_reason":"stop"}]}' % (field.encode(), value),
+        )
+        for field in ("reasoning_content", "reasoning", "refusal")
+        for kind, value in (("a number", b"1"), ("an object", b'{"text":"a"}'), ("a list", b"[[]]"))
+    ),
     (
         "a part without a type",
         "openai-responses",

@@ -27,8 +27,7 @@ from proxy.replay.recording import CREATED
 
 OUTCOMES = ("ok", "blocked", "error", "gone")
 REASONS = ("stop", "tool_calls", "length", "content_filter")
-# What an exchange may reach beside what its limits say is held: machinery, and one turn's texts that go out anyway.
-MACHINERY = 160_000
+MACHINERY = 110_000  # bytes that an exchange may hold beside the reply's texts
 BIG = 20_000  # bytes of a body, of which it is looked at what is held
 
 
@@ -54,7 +53,8 @@ class Shell:
         self.now = 0.0
         self.stopped = False
         self.wants_turn = False
-        self.held = 0  # bytes that the machine held on to while a big body came
+        self.came = 0  # bytes of all turns
+        self.held = 0  # the most that the machine held on to while a big body came, beside what it needs
 
     def play(self, turns: Sequence[Sequence[bytes]], *, pauses: bool = False) -> Played:
         number = 0
@@ -72,10 +72,11 @@ class Shell:
                     self.carry_out([Send(piece)])
                 else:
                     self.carry_out(self.exchange.receive(piece, self.now))
+                self.came += len(piece)
                 if value.interrupt and place == value.seed % len(pieces):
                     self.interrupt()
                 if weighed and place % (len(pieces) // 3 + 1) == 0:
-                    self.held = max(self.held, _reachable(self.exchange))
+                    self.held = max(self.held, _reachable(self.exchange) - self.needed())
                 if pauses:
                     self.wake()
             self.end()
@@ -86,6 +87,10 @@ class Shell:
         assert self.played.over, "the exchange never finished"
         self.nothing_more()
         return self.played
+
+    def needed(self) -> int:
+        """Bytes of texts that have to stay: for a Responses client's last event; for asking again, said and asked."""
+        return self.came * ((self.value.client == "openai-responses") + 2 * (self.value.reask > 0))
 
     def interrupt(self) -> None:
         if self.played.over or self.stopped:

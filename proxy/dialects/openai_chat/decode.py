@@ -36,6 +36,7 @@ from proxy.wire.jsonscan import value_span
 from proxy.wire.sse import Frame
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+_OTHER_TEXTS = frozenset({*REASONING_FIELDS, "refusal"})
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "base_resp", "wholecall"})
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "usage"})
 _CALLS = frozenset({"tool_calls", "function_call", "role", "content"})
@@ -368,6 +369,10 @@ class ChatDecoder:
         for key, value in delta.items():
             if key in _CALLS or key in _PADDING or (not plain and value in (None, "", [])):
                 continue
+            if not isinstance(value, str) and value is not None and key in _OTHER_TEXTS:
+                value = self._as_text(value)
+                if not value:
+                    continue
             if isinstance(value, str) and value:
                 value = self._whole_characters(index, key, value)
                 if not value:
@@ -382,6 +387,12 @@ class ChatDecoder:
         reasoning = next((left[f] for f in REASONING_FIELDS if isinstance(left.get(f), str)), "")
         refusal = left.get("refusal")
         return Piece(index, text, reasoning, refusal if isinstance(refusal, str) else "", delta=left)
+
+    def _as_text(self, value: Any) -> str:
+        """Text that came as parts or as another value, in a field of text other than `content`."""
+        if value:
+            self._note(Quirk.CONTENT_PARTS)
+        return "".join(_split_parts(value if isinstance(value, list) else [value]))
 
     def _whole_characters(self, index: int, name: str, text: str) -> str:
         """`text` with halves of characters joined; a high half at its end waits for the next text of the field."""
