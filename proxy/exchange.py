@@ -43,7 +43,7 @@ from proxy.policy.reply import Choice, Reply
 from proxy.policy.report import report
 from proxy.policy.rules import blocked, decide
 from proxy.policy.settings import ExchangeSettings as ExchangeSettings
-from proxy.wire.jsondoc import is_utf8, join_surrogates
+from proxy.wire.jsondoc import is_strict, join_surrogates
 
 _ERROR_BODY_LIMIT = 65_536  # bytes of an error status' body that are read
 # A document with one of these is written anew: a report or an error that is not ours, or what another parser, with
@@ -543,7 +543,7 @@ class Exchange:
         if any(c.blank or c.finish is None for c in self._reply.choices.values()):
             return False
         document = self._reply.document or b""
-        if any(sign in document for sign in _NOT_VERBATIM) or not is_utf8(document):
+        if any(sign in document for sign in _NOT_VERBATIM) or not is_strict(document):
             return False
         return self._settings.annotations != "always"
 

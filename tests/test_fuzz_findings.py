@@ -14,6 +14,10 @@ TEXT = (
 )
 RESPONSES = b'{"client": "openai-responses"}\n'
 PLAIN = b'{"stream": false, "annotations": "never"}\n'
+CHAT = (
+    b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant",'
+    b'"content":"Hi"},"finish_reason":"stop"}],"usage":null}'
+)
 PLAIN_MESSAGES = b'{"client": "anthropic-messages", "stream": false, "annotations": "problems"}\n'
 MESSAGE = (
     b'{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"H"},'
@@ -146,6 +150,16 @@ FINDINGS = [
         )
         for field in ("reasoning_content", "reasoning", "refusal")
         for kind, value in (("a number", b"1"), ("an object", b'{"text":"a"}'), ("a list", b"[[]]"))
+    ),
+    *(
+        (f"a reply with {what}, where nothing is to be changed", "openai-chat", PLAIN + reply)
+        for what, reply in (
+            ("a number as reasoning", CHAT.replace(b'"Hi"', b'"Hi","reasoning":1')),
+            ("content that is no number of JSON", CHAT.replace(b'"Hi"', b"NaN")),
+            ("an index that is a fraction", CHAT.replace(b'"index":0', b'"index":-0.0')),
+            ("no index", CHAT.replace(b"index", b"x")),
+            ("half a character as an escape", CHAT.replace(b"null", b'"\\ud83d"')),
+        )
     ),
     (
         "a part without a type",

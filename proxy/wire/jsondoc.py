@@ -193,6 +193,15 @@ def decode(data: bytes) -> tuple[str, list[Quirk]]:
         return data.decode("utf-8", "replace"), [Quirk.INVALID_UTF8]
 
 
+def is_strict(data: bytes) -> bool:
+    """Whether any parser reads this document: no NaN, no half a character, nothing but UTF-8."""
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
 def is_utf8(data: bytes) -> bool:
     """Whether `data` may go to a client as it is: UTF-8, without surrogates written as such."""
     if data.isascii():

@@ -556,10 +556,24 @@ def whole_piece(piece: Piece) -> Piece:
 
 
 def _is_regular(document: Any) -> bool:
-    """Whether a whole reply's head is as typed clients read it, so that nothing in it has to be written anew."""
+    """Whether a whole reply is as typed clients read it, so that nothing in it has to be written anew."""
     if not isinstance(document, dict) or document.get("object") != "chat.completion":
         return False
-    return [type(document.get(key)) for key in ("id", "created", "model")] == [str, int, str]
+    if [type(document.get(key)) for key in ("id", "created", "model")] != [str, int, str]:
+        return False
+    choices = document.get("choices")
+    return (
+        isinstance(document.get("usage"), dict | None) and isinstance(choices, list) and all(map(_is_choice, choices))
+    )
+
+
+def _is_choice(choice: Any) -> bool:
+    if not isinstance(choice, dict) or type(choice.get("index")) is not int:
+        return False
+    message = choice.get("message")
+    if not isinstance(message, dict) or not isinstance(choice.get("finish_reason"), str):
+        return False
+    return all(isinstance(message.get(key), str | None) for key in ("content", *_OTHER_TEXTS))
 
 
 def finish_meaning(word: str) -> str:
