@@ -23,7 +23,7 @@ from proxy.cli import main
 from proxy.conformance.battery import ANSWERS, ITEMS
 from proxy.conformance.items import Expect, Item, read_items
 from proxy.conformance.models import CLEAN, DAMAGED, UNWILLING
-from proxy.conformance.runs import CallSeen, Run
+from proxy.conformance.runs import CallSeen, Run, State
 from proxy.conformance.scores import DAMAGE, FINISH, FORM, KIND_OF, MODEL, REQUEST, SCORES, Score, Threshold, tally
 from proxy.model.calls import Verdict
 from proxy.model.findings import Quirk
@@ -315,6 +315,25 @@ def test_a_state_file_that_is_none_is_left_as_it_is(tmp_path: Path, line: str) -
     assert state.read_text() == f"{line}\nrest"
 
 
+def test_a_full_disk_is_told_and_costs_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("there is no /dev/full")
+    with answering("openai-chat") as backend:
+        result = probe(backend.url, "-m", "m1", "--item", "enum", "--html", full, "--json", tmp_path / "report.json")
+        monkeypatch.setattr(State, "__init__", on_full_disk)
+        kept = probe(backend.url, "-m", "m1", "--item", "enum", "--state", "x")
+    for found, what in ((result, "/dev/full: cannot be written"), (kept, "--state x: cannot be written any more")):
+        assert found.exit_code == 2
+        assert found.stderr.splitlines() == [f"{what}: no space left on device"]
+        assert "Calls whole" in found.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["done"] == 2
+
+
+def on_full_disk(state: State, path: Path | None) -> None:
+    state.known, state.trouble, state._path, state._file = {}, "", path, open("/dev/full", "a+b")  # noqa: SIM115
+
+
 # --- who is there, and who is not ----------------------------------------------------------------------------------
 
 
@@ -485,6 +504,7 @@ URL = "http://127.0.0.1:9/v1"
         ([URL, "-m", "m", "--item", "no-such"], "no item 'no-such'"),
         ([URL, "-m", "m", "--html", "no/such/folder/report.html"], "no folder"),
         ([URL, "-m", "m", "--state", "no/such/folder/state"], "--state"),
+        ([URL, "-m", "m", "--state", "/dev/null"], "is no file"),
         (["-b", "one", "--config", "no-such.toml"], "no-such.toml"),
     ],
 )  # fmt: skip

@@ -127,9 +127,11 @@ def _probe(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         interrupted=interrupted,
     )
-    _write(asked, report)
-    if interrupted:
-        return EXIT_INTERRUPTED
+    troubles = [*_write(asked, report), *([state.trouble] if state.trouble else [])]
+    for trouble in troubles:
+        click.echo(trouble, err=True)
+    if interrupted or troubles:
+        return EXIT_INTERRUPTED if interrupted else EXIT_UNUSABLE
     silent = [target.label for target in report.targets if not target.tally.scores["answered"].good]
     return EXIT_BELOW if silent or not report.passed else 0
 
@@ -190,9 +192,11 @@ async def _embedded(listening: socket.socket) -> AsyncIterator[None]:
         await serving
 
 
-def _write(asked: Asked, report: Report) -> None:
+def _write(asked: Asked, report: Report) -> list[str]:
+    """Writes every form of the report; a line for each that could not be written."""
     forms = {"json": as_json, "markdown": as_markdown, "html": as_html}
     printed = False
+    troubles = []
     for name, path in asked.outputs.items():
         if path is None:
             continue
@@ -205,6 +209,7 @@ def _write(asked: Asked, report: Report) -> None:
         try:
             path.write_text(text, "utf-8")
         except OSError as error:
-            raise ValueError(f"{path}: cannot be written: {(error.strerror or '').lower()}") from None
+            troubles.append(f"{path}: cannot be written: {(error.strerror or '').lower()}")
     if not printed:
         print_report(show.console(), report)
+    return troubles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -77,9 +78,13 @@ class State:
     def __init__(self, path: Path | None) -> None:
         """Raises ValueError with one line where the file cannot be used."""
         self.known: dict[tuple[str, int], Run] = {}
+        self.trouble = ""  # why nothing is kept any more
+        self._path = path
         self._file: BinaryIO | None = None
         if path is None:
             return
+        if path.exists() and not path.is_file():
+            raise ValueError(f"--state {path}: is no file; give another")
         try:
             file = path.open("a+b")
         except OSError as error:
@@ -110,10 +115,14 @@ class State:
 
     def add(self, run: Run) -> None:
         self.known[run.key, run.number] = run
-        if self._file is not None:
-            self._file.write(json.dumps(asdict(run)).encode() + b"\n")
-            self._file.flush()
+        if self._file is not None and not self.trouble:
+            try:
+                self._file.write(json.dumps(asdict(run)).encode() + b"\n")
+                self._file.flush()
+            except OSError as error:
+                self.trouble = f"--state {self._path}: cannot be written any more: {(error.strerror or '').lower()}"
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written was told
+                self._file.close()
