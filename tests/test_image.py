@@ -96,6 +96,8 @@ def test_the_wheel_runs_the_demo_in_a_bare_environment(tmp_path: Path) -> None:
     shutil.rmtree(source)
     assert "valid" in run(["bare/bin/wholecall", "demo", "--once"], tmp_path)
     assert "proxy/py.typed" in zipfile.ZipFile(wheel).namelist()
+    run(["bare/bin/wholecall", "probe", "--demo", "--item", "enum", "--html", "report.html"], tmp_path)
+    assert "<style>" in (tmp_path / "report.html").read_text()
     (tmp_path / "client.py").write_text(CLIENT)
     called = run(["bare/bin/python", "-W", "error", "client.py"], tmp_path)
     assert called.splitlines() == ["get_weather valid", "add_reminder valid"]

@@ -196,6 +196,7 @@ def test_nothing_that_was_refused_counts_as_damage_or_behaviour() -> None:
 def test_a_call_that_an_honest_limit_cut_is_the_models_and_not_the_backends() -> None:
     result = tally("openai-chat", [ITEM], [run_of(CallSeen("f", Verdict.INCOMPLETE), finish="length")])
     assert result.scores["undamaged"] == Score(1, 1)
+    assert result.scores["whole"] == Score(0, 0)
     assert result.scores["as_asked"] == Score(0, 1)
     result = tally("openai-chat", [ITEM], [run_of(CallSeen("f", Verdict.INCOMPLETE), outcome="broken", code="cut")])
     assert result.scores["undamaged"] == result.scores["whole"] == Score(0, 1)
