@@ -341,17 +341,21 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 ARGUMENTS = st.dictionaries(st.sampled_from(["city", "unit", "days", "more"]), VALUES, max_size=4)
-DAMAGE = st.sampled_from(["none", "none", "cut", "comma", "quote", "tail"])
+DAMAGE = st.sampled_from(["none", "none", "cut", "comma", "quote", "fields", "tail"])
 
 
 @st.composite
 def replies(draw: st.DrawFn) -> Said:
     def made(number: int) -> Made:
         text = json.dumps(draw(ARGUMENTS))
-        return Made(f"{draw(WORDS)}_{number}", draw(st.sampled_from(["get_weather"]) | WORDS), text)
+        name = draw(st.just("get_weather") | WORDS | WORDS.map("get_weather<|{}".format))
+        return Made(f"{draw(WORDS)}_{number}", name, text)
 
     kinds = draw(st.lists(st.sampled_from([Text, Thought, Made, Made]), min_size=1, max_size=5))
     return Said([made(n) if kind is Made else kind(draw(PROSE)) for n, kind in enumerate(kinds)])
+
+
+FIELDS = b"id: IDENTIFIER\nretry: AGAINST\n: COMMENTED\nUNKNOWN: FIELD\nevent: HAPPENING\nJUNKLINE\n"
 
 
 def damaged(body: bytes, how: str, draw: random.Random) -> bytes:
@@ -364,6 +368,8 @@ def damaged(body: bytes, how: str, draw: random.Random) -> bytes:
             return body[:at].replace(b",", b"", 1) + body[at:]
         case "quote":
             return body[:at] + b'"' + body[at:]
+        case "fields":
+            return FIELDS + body
         case "tail":
             return body + b'\n{"over": "LEFTOVER"}\nLEFTOVER'
     return body
@@ -377,7 +383,9 @@ def test_no_value_comes_out_where_values_are_masked(
 ) -> None:
     draw = random.Random(seed)
     body = damaged(b"".join(writer.write(writer.fitting(said), Pen(draw))), damage, draw)
-    recording = Recording("a", "", writer.dialect, (body,), headers={"content-type": writer.content_type})
+    recording = Recording(
+        "a", "", writer.dialect, (body,), headers={"content-type": f"{writer.content_type}; a=PARAMETER"}
+    )
     bodies: dict[str, dict[str, Any]] = {
         "openai-chat": {"messages": [{"role": "user", "content": "QUESTION"}], "tools": TOOLS},
         "openai-responses": {

@@ -279,10 +279,10 @@ class WatchedExchange(Exchange):
         seed: str,
         created: int,
     ) -> None:
-        super().__init__(request, settings, seed=seed, created=created)
         self._notes = notes
         self._entry = entry
         notes.request, notes.settings = request, settings
+        super().__init__(request, settings, seed=seed, created=created)
 
     def opened(
         self,

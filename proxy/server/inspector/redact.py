@@ -8,6 +8,7 @@
     ids                     likewise; names of declared tools, and pieces of them, stay
     the protocol's words    stay where the protocol has them (type, role, finish_reason ...)
     any other string        every visible character becomes an x
+    any other number        stays: indexes, counts, times
 
 A mask has as many characters as what it stands for, so that fragments, and the places of errors, keep their offsets.
 """
@@ -374,8 +375,11 @@ class Masker:
 
     def name(self, text: str) -> str:
         """A tool's name. What a model calls without its being declared is its own text."""
-        if not self._on or declared_name(text, self._tools)[0] in self._tools:
+        if not self._on or text in self._tools:
             return text
+        if declared_name(text, self._tools)[0] in self._tools:
+            head, token, tail = text.partition("<|")  # a leaked channel token, and what stands behind it
+            return head + token + self._bare(tail)
         if any(text in name for name in self._tools):
             return text
         return decoded(self._string(text.replace("\\", "x").replace('"', "x"), told_apart=True))
@@ -496,10 +500,10 @@ class Masker:
             elif name == "error" or not colon:
                 value = self._payload(value, lanes, told, own=own)
                 name = name if colon or name == "data" else self._rubbish(name)
-            elif name not in ("", "retry"):
-                name, value = self._rubbish(name), self._rubbish(value)
+            elif name in ("", "id", "retry"):
+                value = value if (own and value == "wholecall") or value.isdigit() else self.text(value)
             else:
-                value = self.text(value) if name == "" and not (own and value == "wholecall") else value
+                name, value = self._rubbish(name), self._rubbish(value)
             out.append(name + colon + blank + value + ending)
         told.text = mark + "".join(out)
         return told

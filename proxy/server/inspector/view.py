@@ -11,6 +11,16 @@ from proxy.server.inspector.notes import Asked, Kept, SeenCall, Tape, plain_body
 from proxy.server.inspector.redact import Lane, Masker, span_of
 
 PROBLEM_OUTCOMES = frozenset({"blocked", "error"})
+_CONTENT_TYPES = frozenset(
+    {
+        "text/event-stream",
+        "application/json",
+        "application/x-ndjson",
+        "application/stream+json",
+        "text/html",
+        "text/plain",
+    }
+)
 _BLOCK = re.compile(r".+?(?:(?:\r\n|\n|\r(?!\n)){2,}|\Z)", re.DOTALL)
 _LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 _AT_CHARACTER = re.compile(r"\(at character ([0-9]+)\)")
@@ -77,9 +87,7 @@ def detail(kept: Kept) -> dict[str, Any]:
                 "backend": asked.backend,
                 "dialect": asked.dialect,
                 "status": asked.status,
-                "content_type": masker.text(asked.content_type)
-                if "/" not in asked.content_type
-                else asked.content_type,
+                "content_type": _content_type(kept, asked),
                 "end": asked.end,
                 "fault": masker.code(asked.fault),
                 "bytes": len(asked.tape.data),
@@ -196,6 +204,14 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
+def _content_type(kept: Kept, asked: Asked) -> str:
+    """Without parameters, and only a known one, where the entry is masked."""
+    kind = asked.content_type.partition(";")[0].strip().lower()
+    if not kept.redact:
+        return asked.content_type
+    return kind if kind in _CONTENT_TYPES or not kind else "x/x"
+
+
 def _blocks(body: bytes, tape: Tape | None, form: str) -> Iterator[tuple[int, int, str]]:
     """Its number from 1, the millisecond at which it was complete, and the characters of each event, in order;
     together they are the body. What is no UTF-8 stands as surrogates."""
@@ -253,11 +269,7 @@ def case(kept: Kept, turn: int) -> dict[str, Any]:
             else []
         ),
     ]
-    content_type = (
-        asked.content_type
-        if not kept.redact or re.fullmatch(r"[a-z]+/[a-z.+-]+(; ?charset=[A-Za-z0-9-]+)?", asked.content_type)
-        else "text/plain"
-    )
+    content_type = _content_type(kept, asked)
     return {
         "id": f"inspected-{kept.number}-{turn}",
         "fault": "; ".join([told, *notes]),
