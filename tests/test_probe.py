@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -383,7 +384,7 @@ def test_a_reply_that_never_ends_is_given_up() -> None:
     (target,) = found["targets"]
     assert target["errors"][0]["code"] == "timeout"
     assert "--timeout" in target["errors"][0]["message"]
-    assert shares(target)["replies"] == 0.0
+    assert shares(target)["replies"] in (0.0, None), "None: so busy a machine that not even the head came in time"
 
 
 def against(behave: Any, *arguments: str, status: int = 0) -> tuple[dict[str, Any], int]:
@@ -668,11 +669,16 @@ def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
 
     def wait(item: str, streamed: bool, pieces: list[bytes]) -> Sequence[bytes]:
         if item != "one-call":
-            held.wait(60)
+            held.wait(300)
         return pieces
 
     with answering("openai-chat", wait) as backend:
-        command = [*map(str, (WHOLECALL, "probe", backend.url, "-m", "m1", "--state", state, "--json", out))]
+        # Where the tests run in the background of a shell, SIGINT is ignored, and so it would be in the child.
+        default = (
+            "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", default, str(WHOLECALL), "probe", backend.url, "-m", "m1"]
+        command += ["--state", str(state), "--json", str(out)]
         env = {**os.environ, "COLUMNS": "100"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         try:
