@@ -450,6 +450,17 @@ def test_own_requests_are_asked_in_place_of_the_battery(tmp_path: Path) -> None:
     assert [body.get("temperature") for _, _, body in backend.requests].count(0) == 2
 
 
+def test_a_schema_that_does_not_compile_is_told_and_its_calls_are_not_scored_by_it(tmp_path: Path) -> None:
+    broken = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "required": 7}}}
+    messages = [{"role": "_input", "content": "x"}, {"role": "user", "content": prompt_of(ITEMS[0].request)}]
+    with answering("openai-chat") as backend:
+        file = lines_of(tmp_path, {"messages": messages, "tools": [broken]})
+        (target,) = report(backend.url, "-m", "m1", "--requests", file)["targets"]
+    assert [(quirk["code"], quirk["kind"]) for quirk in target["quirks"]] == [("schema_uncompilable", "request")]
+    assert (shares(target)["json"], shares(target)["schema"]) == (1.0, None)
+    assert backend.requests[0][2]["messages"][0]["role"] == "system"
+
+
 def test_tool_choice_alone_says_what_is_expected(tmp_path: Path) -> None:
     base = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
     named = {"type": "function", "function": {"name": "get_weather"}}
@@ -467,7 +478,7 @@ def test_tool_choice_alone_says_what_is_expected(tmp_path: Path) -> None:
         (["[]"], "line 1: is no JSON object"),
         (["", "{}"], 'line 2: has no "messages"'),
         ([{"messages": [], "tools": 7}], "line 1: cannot be asked: tools"),
-        ([{"messages": [], "tools": [{**TOOL, "function": {"name": "f", "parameters": {"type": 7}}}]}], "tool f"),
+        ([{"messages": [], "tools": [{**TOOL, "function": {"name": "f", "parameters": 7}}]}], "tool 'f'"),
         ([{"request": {"messages": []}, "expect": {"call": 1}}], "line 1: expect"),
         ([{"request": {"messages": []}, "expect": {"calls": [2, 1]}}], "line 1: expect"),
         ([{"id": "a", "request": {"messages": []}}] * 2, "line 2: a second item is called 'a'"),

@@ -21,8 +21,9 @@ from proxy.replay.inprocess import Runner
 from proxy.replay.outcome import read_outcome
 from proxy.server.upstream import Reply, Upstream, request_headers
 
-# Everything is delivered and reported; nothing is asked again.
-SETTINGS = ExchangeSettings(mode="annotate", annotations="always")
+# Everything is delivered and reported; nothing is asked again. A schema of own requests that does not compile is told
+# as a quirk of the request.
+SETTINGS = ExchangeSettings(mode="annotate", annotations="always", skip_uncompilable=True)
 MAX_MESSAGE = 300  # characters of a backend's own error
 MAX_EXCERPT = 500  # characters of a faulty call's arguments
 # A backend that is busy (429, 503) is asked again, after what it says itself or after these seconds.

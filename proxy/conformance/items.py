@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.checks.schema import compile_problem
 from proxy.dialects.openai_chat import request as openai_request
 from proxy.faults import Fault
 from proxy.model.requests import Request, ToolChoice
@@ -106,6 +105,7 @@ def _item(line: bytes, number: int) -> Item:
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise ValueError('has no "messages", nor a "request" that has some; a chat request is expected')
     kept = {key: value for key, value in body.items() if key not in _OF_THE_ASKING}
+    kept["messages"] = [_message(message) for message in kept["messages"]]
     name = document.get("id") if wrapped else None
     item_id = str(name) if isinstance(name, str | int) and name != "" else f"line-{number}"
     title = document.get("title") if wrapped else None
@@ -114,18 +114,14 @@ def _item(line: bytes, number: int) -> Item:
         request = item.asked("m", streamed=False)
     except Fault as fault:
         raise ValueError(f"cannot be asked: {fault.detail}") from None
-    check_schemas(request)
     expect = _expect(document["expect"]) if wrapped and "expect" in document else implied(request.tool_choice)
     return Item(item.id, item.title, item.request, expect)
 
 
-def check_schemas(request: Request) -> None:
-    """Raises ValueError for a tool whose parameters are no usable schema."""
-    for tool in request.tools.values():
-        problem = compile_problem(tool.schema) if tool.schema is not None else None
-        if problem is not None:
-            pointer, message = problem
-            raise ValueError(f"tool {tool.name}: its parameters are no usable schema: {pointer or '/'}: {message}")
+def _message(message: Any) -> Any:
+    """Moonshot's sets for verifying vendors have system messages of the role `_input`."""
+    is_input = isinstance(message, dict) and message.get("role") == "_input"
+    return {**message, "role": "system"} if is_input else message
 
 
 def implied(choice: ToolChoice) -> Expect | None:

@@ -289,7 +289,7 @@ def _of_the_call(
     scores["name"].count(right_name)
     if not right_name:
         wrong.append(f"name {call.name}" if verdict is not Verdict.UNKNOWN_TOOL else verdict.value)
-    if verdict in (Verdict.VALID, Verdict.SCHEMA_VIOLATION):
+    if verdict in (Verdict.VALID, Verdict.SCHEMA_VIOLATION) and Quirk.SCHEMA_UNCOMPILABLE not in call.quirks:
         scores["schema"].count(verdict is Verdict.VALID)
     if verdict in (Verdict.SCHEMA_VIOLATION, Verdict.NOT_ALLOWED):
         wrong.append(verdict.value)
