@@ -375,7 +375,7 @@ def damaged(body: bytes, how: str, draw: random.Random) -> bytes:
     return body
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(said=replies(), seed=st.integers(0, 1 << 16), damage=DAMAGE, client=st.sampled_from(sorted(CLIENT_DIALECTS)))
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 def test_no_value_comes_out_where_values_are_masked(

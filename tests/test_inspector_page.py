@@ -36,7 +36,7 @@ TOOL = {
 }
 OPTIONS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
 PATIENCE_MS = 90_000
 
@@ -189,22 +189,16 @@ def test_what_a_model_writes_is_text_and_never_markup(redact: bool) -> None:
     look(test, "attack", redact=redact)
 
 
-def test_the_keyboard_reaches_every_reply() -> None:
+def test_the_keyboard_reaches_every_reply_and_who_leaves_is_asked_for_the_token_again() -> None:
     async def test(page: Page, proxy: Proxy) -> None:
         await page.focus('#rows a[data-number="2"]')
         await page.keyboard.press("ArrowDown")
         await page.keyboard.press("Enter")
         await page.wait_for_selector('#rows a[data-number="1"][aria-current="true"]')
         await page.wait_for_selector("article.call")
-
-    look(test, "good", "bad")
-
-
-def test_who_leaves_is_asked_for_the_token_again() -> None:
-    async def test(page: Page, proxy: Proxy) -> None:
         await page.get_by_role("button", name="Leave").click()
         await page.get_by_label("Token").wait_for()
         reply = await page.request.get(f"http://127.0.0.1:{proxy.admin_port}/inspect/replies")
         assert reply.status == 401
 
-    look(test, "good")
+    look(test, "good", "bad")

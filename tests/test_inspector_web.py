@@ -20,6 +20,7 @@ from proxy.server.inspector.web import COOKIE
 from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy, document
 from support.upstream import Conversation, Script, Upstream, call_events, text_events
+from watched import judged_again
 
 TOKEN = "inspector-token-0123"
 ON = {"enabled": True, "token": TOKEN}
@@ -371,6 +372,28 @@ def test_attempts_that_failed_before_are_shown_too() -> None:
         assert "SECRETIVE" not in json.dumps(shown)
 
     run(test)
+
+
+def test_each_turn_of_a_model_that_was_asked_again_has_its_calls_and_its_case_file() -> None:
+    async def corrects(c: Conversation) -> None:
+        again = len(c.request.json["messages"]) > 1
+        await c.stream(*call_events("f", ['{"a": ', "1}"] if again else ['{"b": ', "1}"]), "[DONE]")
+
+    async def test(proxy: Proxy) -> None:
+        await chat(proxy.port, stream=True, tools=[TOOL])
+        (row,) = await rows(proxy)
+        assert (row["attempts"], row["reask"], row["verdicts"]) == (2, "corrected", ["valid"])
+        shown = json.loads((await get(proxy, "/inspect/replies/1")).body)
+        assert [(call["turn"], call["verdict"]) for call in shown["calls"]] == [(0, "schema_violation"), (1, "valid")]
+        assert [[part["event"] for part in call["fragments"]] for call in shown["calls"]] == [[2, 3], [2, 3]]
+        for attempt, verdict in enumerate(("schema_violation", "valid")):
+            case = json.loads((await get(proxy, f"/inspect/replies/1/case?attempt={attempt}")).body)
+            assert case["inspected"]["verdicts"] == [verdict]
+            record = judged_again(case).record
+            assert record is not None
+            assert record.verdicts == [verdict]
+
+    run(test, corrects, policy={"reask": 1})
 
 
 def test_a_client_that_leaves_is_kept_and_nothing_stays_reserved() -> None:
