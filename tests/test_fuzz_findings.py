@@ -206,6 +206,11 @@ FINDINGS = [
             ("another status", RESPONSE.replace(b"completed", b"incomplete")),
         )
     ),
+    (
+        "half a character before a reset",
+        "gemini",
+        b'{"end": "reset"}\ndata:{"candidates":[{"index":0,"content":{"parts":[{"text":"o\\ud83d"}]}}]}\n\n',
+    ),
     # an answer that depends on how the network cut the reply
     (
         "a piece that says nothing before a broken event",
