@@ -211,6 +211,14 @@ FINDINGS = [
         "gemini",
         b'{"end": "reset"}\ndata:{"candidates":[{"index":0,"content":{"parts":[{"text":"o\\ud83d"}]}}]}\n\n',
     ),
+    (
+        "text behind a call that was begun and is cut",
+        "openai-chat",
+        b'{"client": "anthropic-messages", "delivery": "live", "request": {"tools": [{"type": "function", "function": '
+        b'{"name": "f"}}]}}\n'
+        b'data:{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{"}}]}}]}\n\n'
+        b'data:{"choices":[{"index":0,"delta":{"content":"H"}}]}\n\n',
+    ),
     # an answer that depends on how the network cut the reply
     (
         "a piece that says nothing before a broken event",

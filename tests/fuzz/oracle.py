@@ -57,7 +57,8 @@ def check(reply: Reply, value: Input, request: Request, dialect: str) -> None:
         return  # a call may be recovered of it
     got = reply.content.get(0, "")
     want = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if reply.status < 400:
+    behind = failed and value.client != "openai-chat" and reply.calls  # of a call that is open and may not be closed
+    if reply.status < 400 and not behind:
         lost = want[len(got) :]
         if failed:
             lost = lost.removesuffix("\ufffd")  # half a character, whose other half never came
