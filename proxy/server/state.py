@@ -13,12 +13,12 @@ from proxy.routing.plan import RoutePlan, order
 from proxy.server import logs
 from proxy.server.checker import Checker
 from proxy.server.entry import Entry
-from proxy.server.inspector import Ring
 from proxy.server.limits import Admission
 from proxy.server.metrics import Metrics
 from proxy.server.upstream import Upstream
 
 if TYPE_CHECKING:
+    from proxy.server.inspector.ring import Ring
     from proxy.server.pump import Pump
     from proxy.server.telemetry import Tracing
 
@@ -41,7 +41,7 @@ class Service:
             from proxy.server.telemetry import Tracing  # an extra, which need not be there
 
             self.tracing = Tracing(arguments=config.telemetry.arguments)
-        self.inspector = Ring(config.inspector) if config.inspector.enabled else None
+        self.inspector = _ring(config)
         self.pumps: set[Pump] = set()
         self._breakers: dict[str, Breaker] = {}
         self._show_configuration()
@@ -62,7 +62,7 @@ class Service:
         if not config.inspector.enabled:
             self.inspector = None
         elif self.inspector is None:
-            self.inspector = Ring(config.inspector)
+            self.inspector = _ring(config)
         else:
             self.inspector.configure(config.inspector)
         self._show_configuration()
@@ -104,3 +104,12 @@ class Service:
         self.metrics.streams_limit(self.config.limits.max_streams)
         for backend in self.config.backends:
             self.show_health(backend.name)
+
+
+def _ring(config: Config) -> Ring | None:
+    """Of the inspector, where it is on; its modules are not needed where it is off."""
+    if not config.inspector.enabled:
+        return None
+    from proxy.server.inspector.ring import Ring
+
+    return Ring(config.inspector)

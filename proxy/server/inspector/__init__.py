@@ -9,7 +9,3 @@
 Off by default. Where it is off `Service.inspector` is None, and that is asked once an exchange; where it is on, an
 exchange is a `WatchedExchange`, which tells its notes what goes in and what comes out.
 """
-
-from proxy.server.inspector.ring import Ring
-
-__all__ = ["Ring"]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from proxy.config import Inspector
 from proxy.exchange import Exchange
+from proxy.server.inspector.notes import Kept, Notes, WatchedExchange
 
 if TYPE_CHECKING:
     from proxy.server.entry import Entry
-    from proxy.server.inspector.notes import Kept
 
 
 class Ring:
@@ -42,8 +42,6 @@ class Ring:
 
     def watch(self, entry: Entry, asked_model: str) -> Callable[..., Exchange]:
         """What makes the exchange of `entry`, in place of `Exchange`."""
-        from proxy.server.inspector.notes import Notes, WatchedExchange
-
         entry.notes = Notes(self, asked_model, time.time())
         return partial(WatchedExchange, entry.notes, entry)
 

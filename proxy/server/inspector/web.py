@@ -21,7 +21,7 @@ import binascii
 import re
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
@@ -30,12 +30,13 @@ from proxy.config import Inspector
 from proxy.faults import Fault, FaultKind
 from proxy.server.auth import presented_key
 from proxy.server.endpoints import allow, entry_of, header
-from proxy.server.inspector import view
-from proxy.server.inspector.notes import Kept
-from proxy.server.inspector.ring import Ring
 from proxy.server.respond import read_some, respond
 from proxy.server.state import Service
 from proxy.server.upstream import Headers
+
+if TYPE_CHECKING:  # not needed where the inspector is off
+    from proxy.server.inspector.notes import Kept
+    from proxy.server.inspector.ring import Ring
 
 COOKIE = b"wholecall-inspect"
 MAX_FORM_BYTES = 8_192
@@ -180,6 +181,8 @@ async def _logout(scope: Scope, send: Send) -> None:
 
 async def _replies(scope: Scope, send: Send, ring: Ring, path: str) -> None:
     """`replies`, `replies/N` and `replies/N/case`. Raises Fault (404, 400)."""
+    from proxy.server.inspector import view
+
     query = _fields(scope["query_string"])
     what, _, rest = path.partition("/")
     number, _, more = rest.partition("/")
@@ -208,6 +211,8 @@ async def _replies(scope: Scope, send: Send, ring: Ring, path: str) -> None:
 
 
 def _listed(ring: Ring, rows: list[Kept]) -> dict[str, Any]:
+    from proxy.server.inspector import view
+
     return {
         "worker": ring.worker,
         "newest": ring.newest,
@@ -227,7 +232,9 @@ def _whole(query: dict[str, list[str]], key: str) -> int:
 
 async def _json(scope: Scope, send: Send, made: Callable[[], Any], *headers: tuple[str, str]) -> None:
     """Made in a thread: a large reply takes longer than others should wait."""
-    body = await asyncio.to_thread(lambda: view.dumped(made()))
+    from proxy.server.inspector.view import dumped
+
+    body = await asyncio.to_thread(lambda: dumped(made()))
     await _answer(scope, send, 200, body, _JSON, *headers)
 
 
