@@ -214,10 +214,12 @@ FINDINGS = [
     (
         "text behind a call that was begun and is cut",
         "openai-chat",
-        b'{"client": "anthropic-messages", "delivery": "live", "request": {"tools": [{"type": "function", "function": '
-        b'{"name": "f"}}]}}\n'
-        b'data:{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{"}}]}}]}\n\n'
-        b'data:{"choices":[{"index":0,"delta":{"content":"H"}}]}\n\n',
+        (
+            b'{"client": "anthropic-messages", "delivery": "live", '
+            b'"request": {"tools": [{"type": "function", "function": {"name": "f"}}]}}\n'
+            b'data:{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{"}}]'
+            b'}}]}\n\ndata:{"choices":[{"index":0,"delta":{"content":"H"}}]}\n\n'
+        ),
     ),
     # an answer that depends on how the network cut the reply
     (
