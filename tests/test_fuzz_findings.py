@@ -18,6 +18,10 @@ CHAT = (
     b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant",'
     b'"content":"Hi"},"finish_reason":"stop"}],"usage":null}'
 )
+EVENT = (
+    b'data: {"id":"c", "object":"chat.completion.chunk","created":%b,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+)
 PLAIN_MESSAGES = b'{"client": "anthropic-messages", "stream": false, "annotations": "problems"}\n'
 MESSAGE = (
     b'{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"H"},'
@@ -161,6 +165,7 @@ FINDINGS = [
             ("half a character as an escape", CHAT.replace(b"null", b'"\\ud83d"')),
         )
     ),
+    ("a time of creation with a fraction or an exponent", "openai-chat", b"{}\n" + EVENT % (b"1e38", b"t") * 3),
     (
         "a part without a type",
         "openai-responses",
@@ -226,6 +231,11 @@ FINDINGS = [
         "a piece that says nothing before a broken event",
         "anthropic-messages",
         b'{"client": "openai-responses", "cut": "whole"}\ndata:{"delta":{"type":"signature_delta"}}\n\ndata:}\n\n',
+    ),
+    (
+        "text that looks like a call's key and ends in white space, in a flow or not",
+        "openai-chat",
+        b'{"cut": "byte"}\n' + EVENT % (b"1", b"t") * 3 + EVENT % (b"1", b"_call "),
     ),
     ("lines behind the end", "openai-chat", WHOLE + b'data: [DONE]\n\n{"error": 1}\n\n'),
     (

@@ -310,10 +310,10 @@ class Reply:
                 self._end_runs()
             self.events = seen
             self._flow = None
-            try:
-                deltas = decoder.feed(Frame(name, data))
-            except BadEvent as error:
-                raise Fault(FaultKind.BAD_EVENT, f"event {seen} of the reply is broken: {error}") from None
+            if stencil is not None and stencil.index is None:  # as in a run or a flow, it goes out as it came
+                deltas: list[Delta] = [verbatim_piece(stencil.choice, stencils.text, data)]
+            else:
+                deltas = self._parsed(Frame(name, data))
             if deltas:
                 self.data_at = now
                 if len(deltas) == 1 and self._passes(deltas[0]):
@@ -325,6 +325,12 @@ class Reply:
             self.data_at = now
             self._end_runs()
         return False
+
+    def _parsed(self, frame: Frame) -> list[Delta]:
+        try:
+            return self._decoder.feed(frame)
+        except BadEvent as error:
+            raise Fault(FaultKind.BAD_EVENT, f"event {self.events} of the reply is broken: {error}") from None
 
     def _begin_growing(self, stencil: Stencil, size: int) -> list[str] | None:
         """Where to collect the arguments of a held call that come in one read, of `size` bytes, in events that say

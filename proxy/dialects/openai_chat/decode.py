@@ -173,7 +173,8 @@ class ChatDecoder:
             index, delta = choice["index"], choice["delta"]
             if choice["finish_reason"] is not None or document["object"] != "chat.completion.chunk":
                 return None
-            if (document["id"], document["created"], document["model"]) != self.envelope:
+            created = document["created"]
+            if (document["id"], created, document["model"]) != self.envelope or type(created) is not int:
                 return None
         except (KeyError, TypeError, ValueError):
             return None
