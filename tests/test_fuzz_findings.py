@@ -22,6 +22,7 @@ EVENT = (
     b'data: {"id":"c", "object":"chat.completion.chunk","created":%b,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 )
+TOOLS = b'{"request": {"tools": [{"type": "function", "function": {"name": "f"}}]}}\n'
 PLAIN_MESSAGES = b'{"client": "anthropic-messages", "stream": false, "annotations": "problems"}\n'
 MESSAGE = (
     b'{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"H"},'
@@ -72,6 +73,7 @@ FINDINGS = [
         "anthropic-messages",
         b'{}\ndata:{"delta":{"thinking":"H"}}\n\ndata:{"type":"message"}\n\n',
     ),
+    ("a message of one text", "anthropic-messages", b'{}\ndata:{"type":"message","content":"T"}'),
     # an answer that a strict client cannot read
     (
         "an event without its type",
@@ -109,6 +111,14 @@ FINDINGS = [
         "a document that is no reply, where nothing is to be changed",
         "openai-responses",
         b'{"client": "openai-responses", "stream": false, "annotations": "problems"}\n{"type":"response.incomplete"}',
+    ),
+    *(
+        (
+            f"{what} of parts beside text",
+            "anthropic-messages",
+            TOOLS + b'data: {"delta":{"text":"r","content":%b}}' % parts,
+        )
+        for what, parts in (("a list", b'[""]'), ("two", b'["", ""]'), ("objects", b"[{}, {}]"))
     ),
     *(
         (

@@ -22,9 +22,10 @@ def with_text(dialect: str, piece: Piece, text: str, reasoning: str, *, alone: b
     return _BY_DIALECT.get(dialect, _plain)(piece, text, reasoning, alone)
 
 
-def place(piece: Piece) -> object:
+def place(dialect: str, piece: Piece) -> object:
     """The block, item or part that a piece of text or reasoning belongs to; None where its dialect has none."""
-    for events in map(sequence_of, (piece.delta.get("content"), piece.delta.get("events"))):
+    for key in ("content", "events") if dialect == "openai-responses" else ():
+        events = sequence_of(piece.delta.get(key))
         if events:
             last = events[-1]
             return last.get("output_index"), last.get("content_index"), last.get("summary_index")
@@ -84,8 +85,10 @@ def _responses(piece: Piece, text: str, reasoning: str, alone: bool) -> Piece:
     return new
 
 
-def opening(piece: Piece) -> Sequence[dict[str, Any]]:
+def opening(dialect: str, piece: Piece) -> Sequence[dict[str, Any]]:
     """The events that announce the item of a piece of text or reasoning."""
+    if dialect != "openai-responses":
+        return ()
     return sequence_of(piece.delta.get("content" if piece.text else "events"))[:-1]
 
 

@@ -154,6 +154,9 @@ class Leaks:
     def calls(self) -> int:
         return len(self._found)
 
+    def _place(self, piece: Piece) -> object:
+        return place(self._recovery.dialect, piece)
+
     def passes(self, piece: Piece, text: str) -> bool:
         """Whether `text` goes on as it is, which most does; then it is taken note of. It is that of a piece of content,
         or of several of which `piece` is the last."""
@@ -197,7 +200,7 @@ class Leaks:
             out += self._alone("", scanned.reasoning)
         if text != piece.text or reasoning != piece.reasoning:
             if not text and not reasoning:
-                self._opening += opening(piece)
+                self._opening += opening(self._recovery.dialect, piece)
             piece = with_text(self._recovery.dialect, piece, text, reasoning)
         return self._announced([*out, piece])
 
@@ -212,13 +215,13 @@ class Leaks:
         """Where text stands in blocks, what is held of one goes out before anything else comes."""
         out: list[Piece] = []
         thinking, content = self._reasoning, self._content
-        same = place(piece) == place(self._reasoning_piece) and piece.reasoning
+        same = self._place(piece) == self._place(self._reasoning_piece) and piece.reasoning
         if thinking is not None and signs(piece):
             # the signature is of the text as it came: nothing is taken from it, nor moved behind the signature
             out += self._alone("", thinking.release())
         elif thinking is not None and thinking.held and not thinking.busy and not same:
             out += self._alone("", thinking.release())
-        same = place(piece) == place(self._text_piece) and piece.text
+        same = self._place(piece) == self._place(self._text_piece) and piece.text
         if content.held and not content.busy and not same:
             out += self._alone(content.release(), "")
         return out

@@ -27,7 +27,7 @@ PROOFS = {
 
 
 _THOUGHTS = ("reasoning_content", "reasoning")
-_MESSAGE = re.compile(rb'"content"\s*:\s*\[\s*\{')  # a whole reply, as one event
+_MESSAGE = re.compile(rb'"content"\s*:\s*(?:\[\s*)?(?:\{|"[^"])')  # a whole reply, as one event
 _PROSE = re.compile(r"[\w .,!?\n\U0001f600]*")  # no markup begins in it
 
 
@@ -57,7 +57,8 @@ def check(reply: Reply, value: Input, request: Request, dialect: str) -> None:
         return  # a call may be recovered of it
     got = reply.content.get(0, "")
     want = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    behind = failed and value.client != "openai-chat" and reply.calls  # of a call that is open and may not be closed
+    # what came behind a call that was begun and may not be closed
+    behind = failed and value.live and value.client != "openai-chat" and request.tools
     if reply.status < 400 and not behind:
         lost = want[len(got) :]
         if failed:

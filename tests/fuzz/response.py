@@ -27,7 +27,8 @@ from proxy.replay.recording import CREATED
 
 OUTCOMES = ("ok", "blocked", "error", "gone")
 REASONS = ("stop", "tool_calls", "length", "content_filter")
-MACHINERY = 110_000  # bytes that an exchange may hold beside the reply's texts
+# Bytes that an exchange may hold beside the reply's texts: 64 KiB of odd lines, as many of text that may come again.
+MACHINERY = 200_000
 BIG = 20_000  # bytes of a body, of which it is looked at what is held
 
 
@@ -89,8 +90,10 @@ class Shell:
         return self.played
 
     def needed(self) -> int:
-        """Bytes of texts that have to stay: for a Responses client's last event; for asking again, said and asked."""
-        return self.came * ((self.value.client == "openai-responses") + 2 * (self.value.reask > 0))
+        """Bytes of texts that stay: for a Responses client's last event, to compare with a Responses backend's; for
+        asking again, said and asked; of markup that is refused, which is read up to its end."""
+        responses = (self.value.client, self.dialect).count("openai-responses")
+        return self.came * (responses + 2 * (self.value.reask > 0) + (self.value.recover != "off"))
 
     def interrupt(self) -> None:
         if self.played.over or self.stopped:
