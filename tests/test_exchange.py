@@ -458,6 +458,7 @@ def test_text_flows_from_the_second_event_of_a_form_on() -> None:
         chunk({"content": "a"}, finish="stop"),
         chunk({"content": "a"}).replace(b'"a"', '"a\u2028b"'.encode()),
         chunk({"content": "a"}).replace(b'"a"', b'\n"a"'),
+        chunk({"content": "a"}).replace(b'"a"', b'"a"\r'),  # the event's end, to a reader of server-sent events
         chunk({"content": "a" * 5000}),
         b"data: [DONE]\n\n",
     ):
@@ -467,6 +468,26 @@ def test_text_flows_from_the_second_event_of_a_form_on() -> None:
     assert not machine.flow(chunk({"content": "a"}), 0.5)
     assert b"max_events" in sent(machine.receive(chunk({"content": "a"}), 0.5))
     assert not machine.flow(chunk({"content": "a"}), 0.6)
+
+
+def test_text_behind_a_call_that_began_in_another_form_of_event_in_the_same_read_does_not_flow() -> None:
+    def other(text: str) -> bytes:
+        return chunk({"content": text}).replace(b'"model": "m", ', b'"model":"m",')
+
+    machine = exchange()
+    for data in (ROLE, chunk({"content": "hello"}), other(" ld"), chunk({"content": " you"})):
+        assert not machine.flow(data, 0.1)
+        machine.receive(data, 0.1)
+    call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Os'
+    machine.receive(chunk({"content": " a"}) + other(f" b {call}"), 0.2)
+    assert not machine.flow(chunk({"content": "lo"}), 0.3)
+
+
+def test_text_does_not_flow_past_a_small_limit_of_events() -> None:
+    machine = exchange(replace(SETTINGS, max_event_bytes=400))
+    machine.receive(ROLE + chunk({"content": "Hi"}), 0.1)
+    machine.receive(chunk({"content": " you"}), 0.2)
+    assert not machine.flow(chunk({"content": "a" * 1000}), 0.3)
 
 
 def test_text_that_has_gone_out_is_not_held() -> None:

@@ -221,17 +221,25 @@ FLOWS = [
     finish=st.sampled_from(["stop", "length", None]),
     per_read=st.sampled_from([1, 2, 3]),
     quoted=st.booleans(),
+    forms=st.lists(st.integers(0, 3), min_size=16, max_size=16),
 )
 def test_text_that_flows_is_answered_as_text_that_is_looked_at(
-    texts: list[str], finish: str | None, per_read: int, quoted: bool
+    texts: list[str], finish: str | None, per_read: int, quoted: bool, forms: list[int]
 ) -> None:
+    """`forms`: how the first events are written. Both forms of text are known from the beginning on."""
     case = next(case for case in CASES if case.id == "after-done")
-    chunks = [BEGINNING[0], *(chunk({"content": text}) for text in ["a", "b", *texts])]
+    chunks = [BEGINNING[0], *(chunk({"content": text}) for text in ["a", "a", *texts])]
     if quoted:  # a call beside which all of the text stands once more
-        text = "".join(["ab", *texts])
+        text = "".join(["aa", *texts])
         chunks.append(chunk({"content": text, **fragment(0, "{}", id="c0", name="get_x")["choices"][0]["delta"]}))
     chunks.append(chunk({}, finish))
-    events = [b"data: %b\n\n" % json.dumps(one).encode() for one in chunks]
+    written = [0, 0, 1, *forms]
+    events = []
+    for number, one in enumerate(chunks):
+        form = written[number] if number < len(written) else 0
+        text = json.dumps(one, separators=(",", ":") if form == 1 else None)
+        end = "\r" if form == 3 else ""  # white space in JSON, a line's end in an event
+        events.append(f"data: {text}\n\n".replace('"}, "finish', f'"{end}}}, "finish').encode())
     events = [b"".join(events[at : at + per_read]) for at in range(0, len(events), per_read)]
     found = said(case, "annotate", events, live=False)
     with pytest.MonkeyPatch.context() as patched:

@@ -18,7 +18,7 @@ import orjson
 # A stream whose events all differ (random padding, a sequence number) would have each of them learnt in vain.
 _UNUSED_LIMIT = 4
 _STENCILS_LIMIT = 32
-_LF = 10
+_LF, _CR = b"\n\r"
 _STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 Path = tuple[str | int, ...]
@@ -49,7 +49,7 @@ class Stencil:
 
     def texts_of(self, data: bytes) -> list[str] | None:
         """The texts of `data` where it is whole server-sent events that all fit, and none of their texts is empty."""
-        if data[-2:] != b"\n\n":
+        if data[-2:] != b"\n\n" or _CR in data:  # a line's end in an event, white space in JSON
             return None
         texts = []
         at = self.begin + 6

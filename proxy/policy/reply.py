@@ -384,7 +384,7 @@ class Reply:
 
     def _end_run(self) -> None:
         """Send a run on as one, if no call can begin in it, else piece by piece."""
-        stencil, self._run = self._run, None
+        stencil, self._run, self._flow = self._run, None, None
         assert stencil is not None
         texts, payloads = self._texts.copy(), self._verbatim.copy()
         self._texts.clear()
@@ -403,7 +403,10 @@ class Reply:
         if self._settings.reask:
             self.said.append(text)
         self._out.append(out)
-        if stencil.one_line and not self._settings.reask and self._inflater is None and self.body.between_events:
+        settings = self._settings
+        if settings.reask or settings.max_event_bytes < _FLOW_BYTES or self._inflater is not None:
+            return
+        if stencil.one_line and self.body.between_events:
             self._flow = stencil
 
     def _passes(self, delta: Delta) -> bool:

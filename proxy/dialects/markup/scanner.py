@@ -331,13 +331,13 @@ class Scanner:
         return self._candidate is not None or self._removed or bool(self._strays or self._tail)
 
     def is_ordinary(self, text: str) -> bool:
-        """Whether no marker can begin in `text`, nor white space at its end be in question."""
-        return self._markers.ordinary.fullmatch(text) is not None
+        """Whether nothing is held, and no marker can begin in `text`, nor white space at its end be in question."""
+        return not self._waiting and self._markers.ordinary.fullmatch(text) is not None
 
     def passes(self, text: str) -> bool:
         """Whether `text` goes on as it is: nothing is held and no marker can begin in it. Then it is taken note of,
         and is not to be fed."""
-        if self._waiting or not self.is_ordinary(text):
+        if not self.is_ordinary(text):
             return False
         self._lines.advance(text)
         self._said = True
