@@ -110,6 +110,7 @@ def test_what_was_wrong_is_told_with_the_place(demo: dict[str, Any]) -> None:
     assert by_item["next-call", False]["arguments"].startswith('{"flight"')
     assert ("one-call", False) not in by_item, "only its streams are damaged"
     text = demo["terminal"]
+    assert "args_cumulative" in text  # whole, however narrow the terminal
     for part in ("Calls whole", "index_reused", "breaks calls", "probe/damaged: damage", "probe/unwilling: behaviour"):
         assert part in text
 

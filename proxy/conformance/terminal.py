@@ -107,6 +107,7 @@ def _items(report: Report) -> Table | None:
 
 def _quirks(report: Report) -> Table | None:
     table = _table(report, "quirk", "kind", after=["what was mended"])
+    table.columns[0].no_wrap = True  # a code that is folded cannot be looked for, nor given to `explain`
     for code, kind, counts, text in mended(report):
         table.add_row(Text(code, _STYLES.get(kind, "red")), kind, *(str(count or "") for count in counts), text)
     return table if table.row_count else None
