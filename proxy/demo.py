@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from proxy.config import Config, from_document
 from proxy.conformance.models import probe_models
 from proxy.replay import show
 from proxy.replay.app import SHOWPIECE, build, shipped
+from proxy.replay.embedded import Embedded, accepting
 from proxy.replay.outcome import payloads, read_outcome
 from proxy.server import logs
 from proxy.server.http_client import Pool
@@ -48,8 +49,7 @@ async def _demo(once: bool, port: int, console: Console) -> None:
     from proxy.server.lifecycle import Server
     from proxy.server.state import Service
 
-    app = build(answering=probe_models())
-    backend = _Backend(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+    backend = Embedded(build(answering=probe_models()))
     listening = socket.create_server((HOST, 0))
     upstream = address_of(listening)
     async with _running(backend, backend.serve([listening])):
@@ -68,19 +68,12 @@ async def _demo(once: bool, port: int, console: Console) -> None:
         backend.should_exit = True
 
 
-class _Backend(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # they are the proxy's; this server ends with it
-
-
 @contextlib.asynccontextmanager
 async def _running(server: uvicorn.Server, work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
     """`work`, which runs `server`, as a task that accepts connections. Where this ends well, so does the task."""
     task = asyncio.create_task(work)
     try:
-        while not server.started and not task.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)  # uvicorn has no event for it
+        await accepting(server, task)
         yield task
         await task
     finally:

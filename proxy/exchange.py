@@ -578,10 +578,11 @@ class Exchange:
         """Without proof of the end every call is incomplete, however whole it looks."""
         if self._judged or not self._reply.choices or self._turn:
             return
-        for call, _ in identify(self._reply, self._asked, self._seed):
+        for call, held in identify(self._reply, self._asked, self._seed):
             call.verdict = Verdict.INCOMPLETE
             call.error = CallError("", "incomplete", "the reply ended before this call was finished")
             self._judged.append(call)
+            self._held.append(held)
 
     def _error(self, fault: Fault, now: float) -> list[Command]:
         if not self._turn:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from proxy.checks.judge import judge
-from proxy.checks.schema import compile_problem
+from proxy.checks.schema import compile_problem, unusable_schema
 from proxy.dialects import CLIENT_DIALECTS, UPSTREAM_DIALECTS
 from proxy.dialects.base import Encoder, invalid
 from proxy.exchange import Exchange, ExchangeSettings
@@ -275,7 +275,5 @@ def _read(request: Mapping[str, Any] | bytes, dialect: str, headers: Mapping[str
     for tool in found.tools.values():
         problem = compile_problem(tool.schema) if tool.schema is not None else None
         if problem is not None:
-            pointer, message = problem
-            what = f"tool {tool.name[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
-            raise Fault(FaultKind.INVALID_TOOL_SCHEMA, what, param="tools")
+            raise unusable_schema(tool.name, problem)
     return replace(found, include_usage=True)

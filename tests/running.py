@@ -9,16 +9,17 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from support.threaded import serving
 
 WHOLECALL = Path(sys.executable).with_name("wholecall")  # the command as installed beside this Python
 WAIT_S = 60.0  # for a process to come up or an expected state to show: generous, since machines are shared
@@ -105,20 +106,9 @@ def upstream(streams: Mapping[str, Script], documents: Mapping[str, Script]) -> 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-    server = Server(("127.0.0.1", 0), Handler)
-    found = Upstream(f"http://127.0.0.1:{server.server_address[1]}/v1")
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving(Handler) as port:
+        found = Upstream(f"http://127.0.0.1:{port}/v1")
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager

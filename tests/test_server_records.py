@@ -122,7 +122,7 @@ def test_a_mistake_of_ours_is_a_trace_in_the_log_and_a_plain_500_for_the_client(
         raise ZeroDivisionError("internal-detail")
 
     async def test(proxy: Proxy, up: Upstream) -> None:
-        monkeypatch.setattr("proxy.server.pump.request_headers", fails)
+        monkeypatch.setattr("proxy.server.pump.completion_headers", fails)
         with lines() as logged:
             reply = await chat(proxy.port)
             found = logged()

@@ -21,6 +21,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import jsonschema_rs
 
 from proxy.checks.jsontext import MAX_LEVELS
+from proxy.faults import Fault, FaultKind
 from proxy.model.calls import CallError
 from proxy.wire.jsonscan import is_deeper
 
@@ -264,6 +265,13 @@ def compile_problem(schema: bytes, max_schema_bytes: int = MAX_SCHEMA_BYTES) -> 
         return "", f"the schema has {len(schema)} bytes, more than the limit of {max_schema_bytes} (max_schema_bytes)"
     found = compiled(schema)
     return (found.pointer, found.message) if isinstance(found, Problem) else None
+
+
+def unusable_schema(tool: str, problem: tuple[str, str]) -> Fault:
+    """The error for a request whose tool of this name has a schema with this `compile_problem`."""
+    pointer, message = problem
+    what = f"tool {tool[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
+    return Fault(FaultKind.INVALID_TOOL_SCHEMA, what, param="tools")
 
 
 def _refuse(word: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
@@ -241,8 +241,14 @@ class Config(Table):
     @cached_property
     def mask(self) -> Mask:
         """Over every credential that backends are sent."""
-        own = [backend.api_key.secret for backend in self.backends]
-        return Mask(s.reveal() for s in (*own, *(value for b in self.backends for value in b.headers.values())))
+        return Mask(self.credentials())
+
+    def credentials(self) -> Iterator[str]:
+        """What backends are sent: keys, and headers of the file's."""
+        for backend in self.backends:
+            yield backend.api_key.secret.reveal()
+            for value in backend.headers.values():
+                yield value.reveal()
 
     @cached_property
     def _backends(self) -> dict[str, Backend]:

@@ -19,7 +19,7 @@ from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.replay.inprocess import Runner
 from proxy.replay.outcome import read_outcome
-from proxy.server.upstream import Reply, Upstream, request_headers
+from proxy.server.upstream import Reply, Upstream, completion_headers, retry_after_s
 
 # Everything is delivered and reported; nothing is asked again. A schema of own requests that does not compile is told
 # as a quirk of the request.
@@ -109,10 +109,10 @@ class Shut:
 async def ask(job: Job, upstream: Upstream, timeout_s: float) -> Run:
     """One asking, and again where the backend is busy."""
     for pause_s in (*PAUSES_S, None):
-        run, retry_after_s = await _once(job, upstream, timeout_s)
+        run, wait_s = await _once(job, upstream, timeout_s)
         if pause_s is None or run.status not in BUSY:
             break
-        await asyncio.sleep(min(MAX_PAUSE_S, pause_s if retry_after_s is None else retry_after_s))
+        await asyncio.sleep(min(MAX_PAUSE_S, pause_s if wait_s is None else wait_s))
     return run
 
 
@@ -128,13 +128,13 @@ async def _once(job: Job, upstream: Upstream, timeout_s: float) -> tuple[Run, fl
         return run, None
     runner = Runner(request, SETTINGS)
     began = runner.now = _now()
-    retry_after_s: float | None = None
+    wait_s: float | None = None
     try:
         async with asyncio.timeout(timeout_s):
             reply = await _open(target, upstream, request, asked)
             try:
                 run.status = reply.status
-                retry_after_s = _seconds(reply.headers.get("retry-after", ""))
+                wait_s = retry_after_s(reply)
                 runner.open(reply.status, reply.headers, target.backend.dialect, own_key=False)
                 await _read(reply, runner)
                 await reply.drain()
@@ -148,15 +148,12 @@ async def _once(job: Job, upstream: Upstream, timeout_s: float) -> tuple[Run, fl
     if runner.first_event_at is not None:
         run.first_event_s = runner.first_event_at - began
     _take_down(run, runner, target)
-    return run, retry_after_s
+    return run, wait_s
 
 
 async def _open(target: Target, upstream: Upstream, request: Request, asked: UpstreamRequest) -> Reply:
     backend = target.backend
-    headers = request_headers(backend, [], target.key.reveal(), "", backend.dialect)
-    headers.update(asked.headers)
-    headers["content-type"] = "application/json"
-    headers["accept"] = "text/event-stream" if request.stream else "application/json"
+    headers = completion_headers(backend, [], target.key.reveal(), "", asked, stream=request.stream)
     url = backend.base_url + asked.path
     return await upstream.open(target.config, backend, url, headers.items(), asked.body, decodes=True)
 
@@ -205,7 +202,3 @@ def _take_down(run: Run, runner: Runner, target: Target) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _seconds(retry_after: str) -> float | None:
-    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None

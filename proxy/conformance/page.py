@@ -16,11 +16,12 @@ from proxy.conformance.report import (
     counted,
     examples,
     headline,
+    median_and_p95,
     mended,
     percent,
     said_by,
     seconds,
-    times_of,
+    times,
     verdict_line,
 )
 from proxy.conformance.scores import GROUP_MEANING, SCORES, Cell, Score, quantile
@@ -218,23 +219,23 @@ def _look(cell: Cell | None) -> str:
 def _time_plot(report: Report) -> str:
     """A dot a reply on a logarithmic line, a stroke at the median, a lighter one at the 95th percentile."""
     rows = [
-        (name, n, target, times)
-        for position, (name, _) in enumerate(times_of(report.targets[0].tally))
-        for n, target in enumerate(report.targets)
-        if (times := times_of(target.tally)[position][1])
+        (name, n, report.targets[n], column)
+        for name, columns in times(report)
+        for n, column in enumerate(columns)
+        if column
     ]
-    every = [time for *_, times in rows for time in (times[0], times[-1])]
+    every = [time for *_, column in rows for time in (column[0], column[-1])]
     if not every:
         return '<p class="dim">No reply ended.</p>'
     low = math.floor(_power(min(every)))
     high = max(math.ceil(_power(max(every))), low + 1)
     marks, y, last = [], 16.0, ""
-    for name, n, target, times in rows:
+    for name, n, target, column in rows:
         if name != last:
             y += 8
             marks.append(f'<text x="12" y="{y + 12:g}">{_text(name)}</text>')
             last = name
-        marks.append(_times(times, y + 8, _colour(n), target, low, high))
+        marks.append(_times(column, y + 8, _colour(n), target, low, high))
         y += 20
     axis = []
     for power in range(low, high + 1):
@@ -251,13 +252,13 @@ def _power(time_s: float) -> float:
     return math.log10(max(time_s, 1e-6))
 
 
-def _times(times: Sequence[float], y: float, colour: str, target: Judged, low: int, high: int) -> str:
+def _times(column: Sequence[float], y: float, colour: str, target: Judged, low: int, high: int) -> str:
     def at(time_s: float) -> float:
         return _x((_power(time_s) - low) / (high - low))
 
-    every = max(1, len(times) // _MOST_DOTS)
-    dots = [f'<circle cx="{at(t):.1f}" cy="{y:g}" r="3" fill="{colour}" opacity=".35"/>' for t in times[::every]]
-    median, late = quantile(times, 0.5), quantile(times, 0.95)
+    every = max(1, len(column) // _MOST_DOTS)
+    dots = [f'<circle cx="{at(t):.1f}" cy="{y:g}" r="3" fill="{colour}" opacity=".35"/>' for t in column[::every]]
+    median, late = quantile(column, 0.5), quantile(column, 0.95)
     assert median is not None
     assert late is not None
     strokes = [
@@ -265,18 +266,12 @@ def _times(times: Sequence[float], y: float, colour: str, target: Judged, low: i
         f'style="stroke:{colour};stroke-width:{width};opacity:{opacity}"/>'
         for t, width, opacity in ((median, 3, 1), (late, 2, 0.6))
     ]
-    title = f"{target.label}: median {seconds(median)}, 95th percentile {seconds(late)}, {len(times)} replies"
+    title = f"{target.label}: median {seconds(median)}, 95th percentile {seconds(late)}, {len(column)} replies"
     return f"<g><title>{_text(title)}</title>{''.join(dots)}{''.join(strokes)}</g>"
 
 
 def _time_table(report: Report) -> str:
-    rows = []
-    for position, (name, _) in enumerate(times_of(report.targets[0].tally)):
-        cells = []
-        for target in report.targets:
-            times = times_of(target.tally)[position][1]
-            cells.append(f"{seconds(quantile(times, 0.5))}, {seconds(quantile(times, 0.95))}")
-        rows.append(_row(name, *cells))
+    rows = [_row(name, *map(median_and_p95, columns)) for name, columns in times(report)]
     return _table(["median, 95th percentile", *_labels(report)], rows)
 
 

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import uvicorn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -28,6 +27,7 @@ from proxy.conformance.targets import Target, find_targets
 from proxy.conformance.terminal import print_report
 from proxy.replay import show
 from proxy.replay.app import build
+from proxy.replay.embedded import Embedded, accepting
 
 EXIT_BELOW, EXIT_UNUSABLE, EXIT_INTERRUPTED = 1, 2, 130
 HOST = "127.0.0.1"
@@ -171,21 +171,13 @@ async def _carry_out(
         )
 
 
-class _Backend(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # Ctrl-C is the probe's
-
-
 @contextlib.asynccontextmanager
 async def _embedded(listening: socket.socket) -> AsyncIterator[None]:
     """The embedded backend, while it is asked."""
-    app = build(answering=probe_models())
-    server = _Backend(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+    server = Embedded(build(answering=probe_models()))
     serving = asyncio.create_task(server.serve([listening]))
     try:
-        while not server.started and not serving.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)  # uvicorn has no event for it
+        await accepting(server, serving)
         yield
     finally:
         server.should_exit = True

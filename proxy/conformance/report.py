@@ -147,6 +147,16 @@ def times_of(result: Tally) -> list[tuple[str, list[float]]]:
     ]
 
 
+def times(report: Report) -> list[tuple[str, list[list[float]]]]:
+    """As `times_of`, of each target."""
+    columns = [times_of(target.tally) for target in report.targets]
+    return [(name, [column[position][1] for column in columns]) for position, (name, _) in enumerate(columns[0])]
+
+
+def median_and_p95(every: Sequence[float]) -> str:
+    return f"{seconds(quantile(every, 0.5))}, {seconds(quantile(every, 0.95))}"
+
+
 def mended(report: Report) -> list[tuple[str, str, list[int], str]]:
     """Quirks, then repairs: code, kind, in how many replies of each target, meaning."""
     rows = [
@@ -265,11 +275,11 @@ def _target(report: Report, target: Judged) -> dict[str, Any]:
         "verdicts": dict(result.verdicts),
         "times": {
             name.replace(",", "").replace(" ", "_"): {
-                "n": len(times),
-                "median_s": quantile(times, 0.5),
-                "p95_s": quantile(times, 0.95),
+                "n": len(every),
+                "median_s": quantile(every, 0.5),
+                "p95_s": quantile(every, 0.95),
             }
-            for name, times in times_of(result)
+            for name, every in times_of(result)
         },
         "items": [
             {"item": item.id, "streamed": _cell(result, item, True), "plain": _cell(result, item, False)}
@@ -342,14 +352,7 @@ def as_markdown(report: Report) -> str:
     heads = [f"{label}, {form}" for label in labels for form in ("streamed", "plain")]
     out += _md_table(["item", *heads], rows)
     out += ["## Times", "", "Median and 95th percentile.", ""]
-    rows = []
-    for position, (name, _) in enumerate(times_of(report.targets[0].tally)):
-        cells = []
-        for target in report.targets:
-            times = times_of(target.tally)[position][1]
-            cells.append(f"{seconds(quantile(times, 0.5))}, {seconds(quantile(times, 0.95))}")
-        rows.append([name, *cells])
-    out += _md_table(["", *labels], rows)
+    out += _md_table(["", *labels], [[name, *map(median_and_p95, columns)] for name, columns in times(report)])
     for target in report.targets:
         out += _md_findings(target)
     return "\n".join(out).rstrip() + "\n"

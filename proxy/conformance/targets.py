@@ -62,13 +62,8 @@ def find_targets(
 def _with_models(config: Config, backend: Backend, name: str, models: Sequence[str], key: Secret) -> list[Target]:
     if not models:
         raise ValueError(f"{name}: which model is asked for? Give --model MODEL")
-    mask = Mask([*_secrets(config), key.reveal()])
+    mask = Mask([*config.credentials(), key.reveal()])
     return [Target(f"{name} {model}", backend, config, model, key, mask) for model in models]
-
-
-def _secrets(config: Config) -> list[str]:
-    own = [backend.api_key.secret for backend in config.backends]
-    return [secret.reveal() for secret in (*own, *(value for b in config.backends for value in b.headers.values()))]
 
 
 def _key(variable: str) -> Secret:

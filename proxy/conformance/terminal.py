@@ -18,14 +18,14 @@ from proxy.conformance.report import (
     counted,
     examples,
     headline,
+    median_and_p95,
     mended,
     percent,
     said_by,
-    seconds,
-    times_of,
+    times,
     verdict_line,
 )
-from proxy.conformance.scores import GROUP_MEANING, SCORES, Score, quantile
+from proxy.conformance.scores import GROUP_MEANING, SCORES, Score
 from proxy.replay.show import escaped
 
 MOST_ROWS = 80  # of the items
@@ -115,10 +115,9 @@ def _quirks(report: Report) -> Table | None:
 
 def _times(report: Report) -> Table | None:
     table = _table(report, "time")
-    for position, (name, _) in enumerate(times_of(report.targets[0].tally)):
-        every = [times_of(target.tally)[position][1] for target in report.targets]
-        if any(every):
-            table.add_row(name, *(f"{seconds(quantile(t, 0.5))}, {seconds(quantile(t, 0.95))}" for t in every))
+    for name, columns in times(report):
+        if any(columns):
+            table.add_row(name, *map(median_and_p95, columns))
     return table if table.row_count else None
 
 

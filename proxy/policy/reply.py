@@ -190,14 +190,10 @@ class Reply:
         texts = self._flowed
         if not texts:
             return
-        choice = self.choices[stencil.choice]
-        text = "".join(texts)
-        if self._request.tools:
-            choice.text.add(text)
-        if choice.leaks is not None:
-            payload = self._flow_last[:-2].rpartition(b"\n\n")[2][6:]
-            passed = choice.leaks.passes(verbatim_piece(stencil.choice, texts[-1], payload), text)
-            assert passed, "ordinary pieces make an ordinary text"
+        payload = self._flow_last[:-2].rpartition(b"\n\n")[2][6:]
+        last = verbatim_piece(stencil.choice, texts[-1], payload)
+        passed = self._goes_on(self.choices[stencil.choice], last, "".join(texts))
+        assert passed, "ordinary pieces make an ordinary text"
         texts.clear()
 
     def _end_flow(self) -> None:
@@ -394,14 +390,10 @@ class Reply:
         text = texts[0] if len(texts) == 1 else "".join(texts)
         out = self._encoder.payloads(place, payloads)
         last = verbatim_piece(place, texts[-1], payloads[-1])
-        if out is None or not (choice.leaks is None or choice.leaks.passes(last, text)):
+        if out is None or not self._goes_on(choice, last, text):
             for text, data in zip(texts, payloads, strict=True):
                 self._piece(verbatim_piece(place, text, data))
             return
-        if self._request.tools:
-            choice.text.add(text)
-        if self._settings.reask:
-            self.said.append(text)
         self._out.append(out)
         settings = self._settings
         if settings.reask or settings.max_event_bytes < _FLOW_BYTES or self._inflater is not None:
@@ -416,13 +408,19 @@ class Reply:
         choice = self.choices.get(delta.choice)
         if choice is None or not choice.visible or self._further or self._encoder.ordered:
             return False
-        if choice.leaks is not None and not choice.leaks.passes(delta, delta.text):
+        if not self._goes_on(choice, delta, delta.text):
+            return False
+        self._out.append(self._encoder.piece(delta))
+        return True
+
+    def _goes_on(self, choice: Choice, piece: Piece, text: str) -> bool:
+        """Whether visible text goes on as it is; then it is taken note of. `piece`: it, or the last of its pieces."""
+        if choice.leaks is not None and not choice.leaks.passes(piece, text):
             return False
         if self._request.tools:
-            choice.text.add(delta.text)
+            choice.text.add(text)
         if self._settings.reask:
-            self.said.append(delta.text)
-        self._out.append(self._encoder.piece(delta))
+            self.said.append(text)
         return True
 
     def _close(self, now: float) -> bool:

@@ -17,10 +17,9 @@ import uvicorn
 
 from proxy.library import Assembler
 from proxy.replay.app import assembled, build, shipped
-from proxy.replay.capture import read_case_or_capture
+from proxy.replay.capture import read_capture, read_file
+from proxy.replay.commands import EXIT_UNUSABLE
 from proxy.replay.recording import Recording
-
-EXIT_UNUSABLE = 2
 
 
 def serve(files: Sequence[Path], host: str, port: int, *, attached: bool = False) -> int:
@@ -61,9 +60,7 @@ def _end_with_input(server: uvicorn.Server) -> None:
 def _read(file: Path) -> Recording:
     """Raises ValueError with one line that names the file."""
     try:
-        return read_case_or_capture(file.read_bytes(), file.stem)
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {(error.strerror or type(error).__name__).lower()}") from None
+        return read_capture(read_file(file), file.stem)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from proxy.dialects import UPSTREAM_DIALECTS
@@ -12,10 +13,12 @@ DIALECT = "openai-chat"  # the only dialect that is read from a bare capture; a 
 FORMS = "a captured reply (raw SSE, NDJSON or JSON) or a case file is expected"
 
 
-def read_case_or_capture(data: bytes, name: str) -> Recording:
-    """A case file of any dialect, else as `read_capture`. Raises ValueError."""
-    document = _parse(data.decode("utf-8-sig", "replace"))
-    return read_case(document) if is_case(document) else read_capture(data, name)
+def read_file(path: Path) -> bytes:
+    """Raises ValueError with one line, without the file's name."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from None
 
 
 def read_capture(data: bytes, name: str) -> Recording:

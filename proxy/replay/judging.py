@@ -19,7 +19,7 @@ from proxy.exchange import ExchangeSettings
 from proxy.faults import Fault
 from proxy.model.requests import Request
 from proxy.replay import show
-from proxy.replay.capture import is_stream, read_capture
+from proxy.replay.capture import is_stream, read_capture, read_file
 from proxy.replay.inprocess import Answer, run
 from proxy.replay.outcome import Outcome, read_outcome
 from proxy.replay.recording import Recording
@@ -112,10 +112,7 @@ def _read_json(path: Path) -> Any:
 def _read_bytes(path: Path) -> bytes:
     if str(path) == "-":
         return sys.stdin.buffer.read()
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from None
+    return read_file(path)
 
 
 def _replay(file: Path, asked: Mapping[str, Any] | None, settings: ExchangeSettings) -> _Replayed:

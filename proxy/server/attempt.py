@@ -7,7 +7,7 @@ from collections.abc import Callable
 from proxy.config import Backend
 from proxy.routing.health import Breaker
 from proxy.server.state import Service, clock
-from proxy.server.upstream import Reply
+from proxy.server.upstream import Reply, retry_after_s
 
 
 class Attempt:
@@ -24,7 +24,7 @@ class Attempt:
         """The head is here. 429 and 5xx are the backend's failure; success is told when it has gone on to answer."""
         self.reply = reply
         if reply.status == 429 or reply.status >= 500:
-            self.failed(_seconds(reply.headers.get("retry-after")))
+            self.failed(retry_after_s(reply))
 
     def succeeded(self) -> None:
         self._tell(lambda breaker: breaker.record_success(clock()))
@@ -41,8 +41,3 @@ class Attempt:
             how(self._breaker)
             self._breaker = None
             self._service.show_health(self.backend.name)
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After in seconds; its other form, a date, is rare enough to do without."""
-    return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else None

@@ -7,6 +7,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.checks.schema import unusable_schema
 from proxy.config import Client, Config
 from proxy.dialects import CLIENT_DIALECTS
 from proxy.faults import Fault, FaultKind, limit_fault
@@ -183,9 +184,7 @@ class Completions:
         problems = await self._service.checker.compile_problems([schema for _, schema in judged], client)
         for (name, _), problem in zip(judged, problems, strict=True):
             if problem is not None:
-                pointer, message = problem
-                what = f"tool {name[:128]!r}: its parameters are no usable JSON Schema at {pointer or '/'}: {message}"
-                raise Fault(FaultKind.INVALID_TOOL_SCHEMA, what, param="tools")
+                raise unusable_schema(name, problem)
 
 
 def _too_many(key: str, limit: int, what: str) -> Fault:

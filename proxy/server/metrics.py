@@ -111,13 +111,12 @@ class Metrics:
         status = str(record.status) if 100 <= record.status <= 599 else "none"
         series, place = self._series, (route, backend)
         series(self._requests, (route, backend, entry.dialect, status)).inc()
-        series(self._seconds, place).observe(entry.ended_at - entry.started)
-        if entry.first_byte_at is not None:
-            series(self._first_byte, place).observe(entry.first_byte_at - entry.started)
+        series(self._seconds, place).observe(entry.seconds)
+        if (first_byte_s := entry.first_byte_s) is not None:
+            series(self._first_byte, place).observe(first_byte_s)
         if entry.opened_at is not None:
             series(self._overhead, place).observe(entry.overhead_s)
-        hold_s = entry.hold_s
-        if hold_s is not None:
+        if (hold_s := entry.hold_s) is not None:
             series(self._hold, place).observe(hold_s)
         if record.peak_held_bytes:
             series(self._held_bytes, place).observe(record.peak_held_bytes)

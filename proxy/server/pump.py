@@ -43,7 +43,7 @@ from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
 from proxy.server.respond import header_block
 from proxy.server.state import Service, clock
-from proxy.server.upstream import Headers, Reply, request_headers, response_headers
+from proxy.server.upstream import Headers, Reply, completion_headers, response_headers
 
 # A send that took longer than this was held up by the client: the time is not the backend's.
 STALLED_S = 0.1
@@ -227,10 +227,9 @@ class Pump:
             asked = upstream_request(request, backend.dialect, self._plan.model)
         except Fault as fault:
             return self._exchange.broken(fault, clock())
-        headers = request_headers(backend, self._client_headers, self._client_key, entry.request_id, backend.dialect)
-        headers.update(asked.headers)
-        headers["content-type"] = "application/json"
-        headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        headers = completion_headers(
+            backend, self._client_headers, self._client_key, entry.request_id, asked, stream=request.stream
+        )
         if entry.span is not None:
             entry.span.pass_on(headers, backend)
         self._asked_at = self._head_at = entry.opened_at = clock()

@@ -9,11 +9,21 @@ from collections.abc import AsyncIterator, Iterable
 from proxy import __version__
 from proxy.config import Backend, Config
 from proxy.config.mask import Mask, MaskedPieces
+from proxy.dialects import UpstreamRequest
 from proxy.faults import Fault, FaultKind
 from proxy.server.http_client import Headers, Pool, Reply, Take
 from proxy.wire.encoding import Inflater, inflater
 
-__all__ = ["ErrorReply", "Headers", "Reply", "Upstream", "request_headers", "response_headers"]
+__all__ = [
+    "ErrorReply",
+    "Headers",
+    "Reply",
+    "Upstream",
+    "completion_headers",
+    "request_headers",
+    "response_headers",
+    "retry_after_s",
+]
 
 # So much of a compressed body is undone at once: it becomes 129 KiB at the most, as much as a read of a plain one.
 DOSE_BYTES = 128
@@ -167,6 +177,29 @@ def request_headers(
         name, form = _KEY_HEADERS.get(dialect, ("authorization", "Bearer {}"))
         headers[name] = form.format(key)
     return headers
+
+
+def completion_headers(
+    backend: Backend,
+    client_headers: Headers,
+    client_key: str | None,
+    request_id: str,
+    asked: UpstreamRequest,
+    *,
+    stream: bool,
+) -> dict[str, str]:
+    """As `request_headers`, for a request that was written in the backend's dialect."""
+    headers = request_headers(backend, client_headers, client_key, request_id, backend.dialect)
+    headers.update(asked.headers)
+    headers["content-type"] = "application/json"
+    headers["accept"] = "text/event-stream" if stream else "application/json"
+    return headers
+
+
+def retry_after_s(reply: Reply) -> float | None:
+    """Retry-After in seconds; its other form, a date, is rare enough to do without."""
+    text = reply.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() else None
 
 
 def response_headers(reply: Reply, mask: Mask) -> list[tuple[bytes, bytes]]:

@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from random import Random
-from threading import Thread
 from typing import Any
 
 from proxy.conformance.battery import ANSWERS, ITEMS
+from support.threaded import serving
 from upstream_writers import WRITERS, Made, Pen, Said, Text, Writer
 
 # Where a client begins: what is in front of each dialect's own path.
@@ -133,20 +133,6 @@ def answering(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a probe that was ended reads no further
-
-    server = Server(("127.0.0.1", port), Handler)
-    found = Seen(f"http://127.0.0.1:{server.server_address[1]}{ROOTS[dialect]}")
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving(Handler, port, quiet=True) as bound:  # a probe that was ended reads no further
+        found = Seen(f"http://127.0.0.1:{bound}{ROOTS[dialect]}")
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -340,18 +340,17 @@ class WatchedExchange(Exchange):
 
     def _refuse_weak(self) -> None:
         super()._refuse_weak()
-        self._pair(self._held)  # every verdict of this turn is in, and none of its calls has been sent
+        self._pair()  # every verdict of this turn is in, and none of its calls has been sent
 
     def _judge_unfinished(self) -> None:
         before = len(self._judged)
         super()._judge_unfinished()
         if len(self._judged) > before:
-            choices = self._reply.choices
-            self._pair([held for i in sorted(choices) for held in (*choices[i].slots.finish(), *choices[i].recovered)])
+            self._pair()
 
-    def _pair(self, held: Iterable[HeldCall]) -> None:
+    def _pair(self) -> None:
         turn = len(self._notes.asked) - 1
-        self._notes.pairs += [(turn, *pair) for pair in zip(self._judged, held, strict=False)]
+        self._notes.pairs += [(turn, *pair) for pair in zip(self._judged, self._held, strict=True)]
 
     def _end(self, how: str, fault: Fault | None = None) -> None:
         if self._notes.asked and not (last := self._notes.asked[-1]).end:

@@ -20,6 +20,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -29,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.config import Inspector
 from proxy.faults import Fault, FaultKind
 from proxy.server.auth import presented_key
-from proxy.server.endpoints import allow, entry_of, header
+from proxy.server.endpoints import allow, entry_of, header, not_found
 from proxy.server.respond import read_some, respond
 from proxy.server.state import Service
 from proxy.server.upstream import Headers
@@ -66,10 +67,6 @@ _HTML, _CSS, _JS, _JSON = (
     "application/json",
 )
 _FILES = {"inspect.css": _CSS, "inspect.js": _JS, "icon.svg": "image/svg+xml"}
-_PAGE = {
-    name: resources.files("proxy.server.inspector").joinpath("page", name).read_bytes()
-    for name in ("inspect.html", "login.html", *_FILES)
-}
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -82,7 +79,8 @@ class Inspect:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         table, ring = self._service.config.inspector, self._service.inspector
         if ring is None:
-            raise Fault(FaultKind.NOT_FOUND, "there is nothing here; the API's paths begin with /v1")
+            await not_found(scope, receive, send)
+            return
         path = scope["path"].removeprefix("/inspect").strip("/")
         headers: Headers = scope["headers"]
         _refuse_other_sites(scope)
@@ -92,15 +90,15 @@ class Inspect:
             return
         allow(scope, "GET", "HEAD")
         if path in _FILES:
-            await _answer(scope, send, 200, _PAGE[path], _FILES[path])
+            await _answer(scope, send, 200, _page(path), _FILES[path])
             return
         if not _is_known(table, headers):
             if path:
                 raise Fault(FaultKind.INVALID_API_KEY, NO_TOKEN)
-            await _answer(scope, send, 401, _PAGE["login.html"], _HTML)
+            await _answer(scope, send, 401, _page("login.html"), _HTML)
             return
         if not path:
-            await _answer(scope, send, 200, _PAGE["inspect.html"], _HTML)
+            await _answer(scope, send, 200, _page("inspect.html"), _HTML)
             return
         await _replies(scope, send, ring, path)
 
@@ -109,11 +107,17 @@ class Inspect:
         entry_of(scope).unread = False
         token = fields.get("token", [""])[0].strip()
         if not table.knows(token):
-            await _answer(scope, send, 401, _PAGE["login.html"].replace(b" hidden", b""), _HTML)
+            await _answer(scope, send, 401, _page("login.html").replace(b" hidden", b""), _HTML)
             return
         value = base64.urlsafe_b64encode(token.encode()).decode()
         cookie = f"{COOKIE.decode()}={value}; Path=/inspect; HttpOnly; SameSite=Strict"
         await _answer(scope, send, 303, b"", _HTML, ("location", "/inspect"), ("set-cookie", cookie))
+
+
+@cache
+def _page(name: str) -> bytes:
+    """A file of the page, read when it is first asked for: mostly the inspector is off."""
+    return resources.files("proxy.server.inspector").joinpath("page", name).read_bytes()
 
 
 def _refuse_other_sites(scope: Scope) -> None:
