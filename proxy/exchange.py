@@ -401,7 +401,8 @@ class Exchange:
 
     def _lacks_a_call(self) -> bool:
         required = self._request.tool_choice.mode in ("required", "forced")
-        return required and not self._judged and self._reply.reason(0) not in ("length", "content_filter")
+        reasons = map(self._reply.reason, self._reply.choices)  # there may be none of index 0
+        return required and not self._judged and not any(word in ("length", "content_filter") for word in reasons)
 
     def _may_ask(self, now: float) -> bool:
         """The budgets: turns, seconds, and tokens where usage tells of them."""

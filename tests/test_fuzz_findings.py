@@ -74,7 +74,26 @@ FINDINGS = [
         b'{}\ndata:{"delta":{"thinking":"H"}}\n\ndata:{"type":"message"}\n\n',
     ),
     ("a message of one text", "anthropic-messages", b'{}\ndata:{"type":"message","content":"T"}'),
+    # an exception
+    (
+        "a call is required, and a second choice came alone",
+        "gemini",
+        b'{"request": {"n": 2, "tool_choice": {"type": "function", "function": {"name": "f"}}}}\n'
+        b'{"candidates":[{"index":1}]}',
+    ),
+    # another cut, another answer
+    (
+        "[DONE] in the midst of an array, and more behind it",
+        "gemini",
+        b'{}\n[{"candidates":[{"content":{"parts":[{"text":"i "}],"role":"model"},"index":0}]},\r\n[DONE]{}],rts": [{',
+    ),
     # an answer that a strict client cannot read
+    (
+        "a final delta that has a type, a content and a role of its own",
+        "anthropic-messages",
+        b'{"client": "anthropic-messages", "stream": false}\n'
+        b'{"delta":{"stop_reason":"t","type":"","content":[],"role":"user","id":1}}',
+    ),
     (
         "an event without its type",
         "anthropic-messages",

@@ -709,7 +709,7 @@ class Reply:
 
     def cut(self) -> Fault:
         """The body ended without proof of the end: what was left over may say why."""
-        leftover = self.body.leftover.strip()
+        leftover = self._unread_bytes()
         if leftover:
             return self._leftover(leftover)
         if not self.choices:
@@ -720,7 +720,7 @@ class Reply:
     def unread(self) -> Fault | None:
         """What lines between the events that are no events come to: an error that the upstream wrote there, or an
         event whose `data:` was lost, which may have held a call. Other lines are nothing, as the standard says."""
-        lines = self.body.leftover.strip()
+        lines = self._unread_bytes()
         if not lines:
             return None
         fault = self._leftover(lines)
@@ -729,6 +729,11 @@ class Reply:
         if b"{" in lines:
             return Fault(FaultKind.BAD_EVENT, "a line of the upstream's stream holds JSON but is no event")
         return None
+
+    def _unread_bytes(self) -> bytes:
+        if self.body.kind == "array" and self.done_seen:
+            return b""  # [DONE] stood in the array: what is behind it has been received or not, as the body is cut
+        return self.body.leftover.strip()
 
     def _leftover(self, data: bytes) -> Fault:
         return upstream_faults.leftover(data, self._failure_of, same_dialect=self.same_dialect)

@@ -312,9 +312,11 @@ class MessagesDocumentEncoder(_Base):
 
     def done(self) -> bytes:
         reply_id, model = self.envelope()
-        head = {**self._message, "id": reply_id, "type": "message", "role": "assistant", "model": model}
+        own = {"id": reply_id, "type": "message", "role": "assistant", "model": model}
         fields, event = self._ended
-        head |= {**fields, **event, "usage": _NO_USAGE | (self._counts or self._message.get("usage") or {})}
+        head = {**self._message, **own, **fields, **event, **own}  # first, and not what a final delta calls so
+        head.pop("content", None)
+        head["usage"] = _NO_USAGE | (self._counts or self._message.get("usage") or {})
         return dump(head)[:-1] + b',"content":[' + b",".join(self._blocks) + b"]}"
 
     def error(self, fault: Fault, report: dict[str, Any] | None) -> bytes:
