@@ -78,8 +78,10 @@ FINDINGS = [
     (
         "a call is required, and a second choice came alone",
         "gemini",
-        b'{"request": {"n": 2, "tool_choice": {"type": "function", "function": {"name": "f"}}}}\n'
-        b'{"candidates":[{"index":1}]}',
+        (
+            b'{"request": {"n": 2, "tool_choice": {"type": "function", "function": {"name": "f"}}}}\n'
+            b'{"candidates":[{"index":1}]}'
+        ),
     ),
     # another cut, another answer
     (
@@ -91,8 +93,10 @@ FINDINGS = [
     (
         "a final delta that has a type, a content and a role of its own",
         "anthropic-messages",
-        b'{"client": "anthropic-messages", "stream": false}\n'
-        b'{"delta":{"stop_reason":"t","type":"","content":[],"role":"user","id":1}}',
+        (
+            b'{"client": "anthropic-messages", "stream": false}\n'
+            b'{"delta":{"stop_reason":"t","type":"","content":[],"role":"user","id":1}}'
+        ),
     ),
     (
         "an event without its type",
