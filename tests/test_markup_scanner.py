@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 import time
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import pytest
 from hypothesis import given
@@ -141,6 +144,70 @@ def test_a_candidate_that_is_longer_than_may_be_held_passes_and_its_inside_is_no
     assert (result.calls, result.text + result.residue) == ([], text)
     assert [one.rule.value for one in result.refusals] == ["hold_limit"]
     assert result.most_held <= 201
+
+
+_M3 = "]<]minimax[>["
+# Markup that goes on without end: how it begins, and one more piece of it.
+ENDLESS = {
+    "parameters": ("<function=write_file>", "<parameter=k{n}>v</parameter>"),
+    "closers in a value": ("<function=write_file><parameter=text>", "</parameter> \n"),
+    "openers in a value": ("<function=write_file><parameter=text>", "<tool_call>x<parameter=k{n}>"),
+    "a value": ("<function=write_file><parameter=text>", "word {n} "),
+    "pairs": ("<tool_call>write_file", "<arg_key>k{n}</arg_key><arg_value>v</arg_value>"),
+    "attributes": ('<invoke name="write_file">', '<parameter name="k{n}">v</parameter>'),
+    "call objects": ("<tool_call>[", '{{"name": "write_file", "arguments": {{"path": "{n}"}}}},'),
+    "wrapped call objects": ('<tool_call>{{"tool_calls": [', '{{"name": "write_file", "arguments": {{}}}},'),
+    "a sequence of call objects": ("<|python_tag|>", '{{"name": "write_file", "arguments": {{}}}}; '),
+    "named keys": ("<|tools_prefix|>[", '{{"write_file": {{"path": "{n}"}}}}, '),
+    "a text in JSON": ('<tool_call>{{"name": "write_file", "arguments": {{"text": "', "word {n} "),
+    "levels of JSON": ('<tool_call>{{"name": "write_file", "arguments": {{"text": ', "["),
+    "white space": ("<tool_call>", "  \n"),
+    "members in braces": ("<|tool_call>call:write_file{{", "k{n}:1,"),
+    "texts in braces": ("<|tool_call>call:write_file{{", 'k{n}:<|"|>v<|"|>,'),
+    "a list in braces": ("<|tool_call>call:write_file{{k:[", "{n},"),
+    "elements": (f"{_M3}<invoke name=write_file>", f"{_M3}<k{{n}}>v{_M3}</k{{n}}>"),
+    "inner elements": (f"{_M3}<invoke name=write_file>{_M3}<text>", f"{_M3}<k{{n}}>v{_M3}</k{{n}}>"),
+    "items": (f"{_M3}<invoke name=write_file>{_M3}<text>", f"{_M3}<item>v{_M3}</item>"),
+    "Python calls": ("<|python_start|>[", "write_file(path='{n}'), "),
+    "Python arguments": ("<|python_start|>[write_file(", "k{n}=1, "),
+    "levels of Python": ("<|python_start|>[write_file(text=", "["),
+    "lines of Python": ("<function_calls>", "write_file(path='{n}')\n"),
+    "messages": ("<|start|>assistant", "<|channel|>commentary<|message|>word {n}<|end|>"),
+    "undeclared names": ("", "<function=tool{n}><parameter=path>v</parameter></function>"),
+    "undeclared names in JSON": ("", '<tool_call>{{"name": "tool{n}", "arguments": {{}}}}</tool_call>\n'),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("doom", ["too long", "undeclared", "quoted"])
+def test_nothing_is_kept_of_endless_markup_that_stays_text(kind: str, doom: str) -> None:
+    begin, more = ("`" if doom == "quoted" else "") + ENDLESS[kind][0].format(), ENDLESS[kind][1]
+    pieces = (begin, *(more.format(n=n) for n in range(2_500)))
+    if doom == "undeclared":
+        pieces = tuple(piece.replace("write_file", "erase_file") for piece in pieces)
+    scanner = Scanner(
+        tuple(SCHEMAS), SCHEMAS, chosen(AUTO), channel="content", quoted=lambda _: False, hold_limit=1_000
+    )
+    weights = []
+    for number, piece in enumerate(pieces):
+        scanner.feed(piece)
+        if number in (1_000, 2_500):
+            weights.append(_weight(scanner))
+    assert weights[1] - weights[0] < 2_000
+
+
+def _weight(scanner: Scanner) -> int:
+    """Bytes of the objects that a scanner holds on to, beside the markers that all share."""
+    skip = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+    seen, todo, total = {id(scanner), id(scanner._markers), id(scanner._markers.openers)}, [scanner], 0
+    while todo:
+        one = todo.pop()
+        total += sys.getsizeof(one)
+        for other in gc.get_referents(one):
+            if id(other) not in seen and not isinstance(other, skip):
+                seen.add(id(other))
+                todo.append(other)
+    return total
 
 
 def test_the_value_of_an_unfinished_call_never_becomes_a_call() -> None:

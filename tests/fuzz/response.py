@@ -91,9 +91,9 @@ class Shell:
 
     def needed(self) -> int:
         """Bytes of texts that stay: for a Responses client's last event, to compare with a Responses backend's; for
-        asking again, said and asked; of markup that is refused, which is read up to its end."""
+        asking again, said and asked."""
         responses = (self.value.client, self.dialect).count("openai-responses")
-        return self.came * (responses + 2 * (self.value.reask > 0) + (self.value.recover != "off"))
+        return self.came * (responses + 2 * (self.value.reask > 0))
 
     def interrupt(self) -> None:
         if self.played.over or self.stopped:

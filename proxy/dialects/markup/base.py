@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Literal, TypeVar
 
 from proxy.dialects.markup.schema import Shape
@@ -26,6 +27,7 @@ NAMESPACES = ("functions.", "default_api.", "default_api:")
 
 NAME_LIMIT = 256  # characters of a name, key or header; what is longer is none
 _SCALAR_LIMIT = 4096  # characters of a bare number or word
+_LEVELS = 1024  # of brackets in a value of a doomed candidate; orjson reads no more
 _SPACE = re.compile(r"\s*+")
 _WORD = re.compile(r"[^\s<>{}\[\]()\"'`,;|=]*+")
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -130,6 +132,9 @@ class Format:
     rows: tuple[Row, ...]
 
 
+_NO_SHAPE = Shape(None)
+
+
 class Tools:
     """The tools that may be called, for the names and parameters of markup."""
 
@@ -170,6 +175,8 @@ class Tools:
 
     def shape(self, name: str) -> Shape:
         """The parameters of a tool; of one that is not declared: none."""
+        if name not in self._declared:
+            return _NO_SHAPE  # not kept by its name: a reply may write any number of names
         shape = self._shapes.get(name)
         if shape is None:
             shape = self._shapes[name] = Shape(self._schemas.get(name))
@@ -202,7 +209,8 @@ class Cursor:
     """The text of one candidate. What was read is given back (`offset` counts it) and never looked at again.
 
     `doom` says that the candidate will stay text whatever comes: it is read on, so that nothing inside it is taken
-    for a call, but nobody waits for it. `whole`: the reply was not cut by a token limit or a filter.
+    for a call, but nobody waits for it, and nothing more is kept of it: it may be as long as the reply. `whole`: the
+    reply was not cut by a token limit or a filter.
     """
 
     __slots__ = ("_at", "_base", "_window", "called", "doom", "ended", "markers", "tools", "whole")
@@ -254,6 +262,11 @@ class Cursor:
         """A name is still arriving: as soon as it cannot become a declared one, nobody has to wait for it."""
         if not self.tools.begins(written):
             self.doom = self.doom or Rule.UNDECLARED
+
+    def keep(self, kept: list[T], *more: T) -> None:
+        """Collect what was read; of a doomed candidate one stands for all."""
+        if self.doom is None or not kept:
+            kept += more
 
     # --- steps: each reads on, and yields while it has to wait -------------------------------------------------
 
@@ -385,7 +398,7 @@ class Cursor:
         closers: list[str] = []
         in_string = False
         while True:
-            end, in_string, state = _follow(self._window, self._at, closers, in_string)
+            end, in_string, state = _follow(self._window, self._at, closers, in_string, self._levels)
             self._keep(parts, end)
             if state == "done":
                 return "".join(parts)
@@ -414,7 +427,7 @@ class Cursor:
         closers: list[str] = []
         quote = ""
         while True:
-            end, quote, state = _follow_python(self._window, self._at, closers, quote)
+            end, quote, state = _follow_python(self._window, self._at, closers, quote, self._levels)
             self._keep(parts, end)
             if state == "done":
                 return "".join(parts)
@@ -435,6 +448,11 @@ class Cursor:
         elif not (yield from self.peek(*self.markers)):
             raise Mismatch
 
+    @property
+    def _levels(self) -> float:
+        """How deep a value may be: its open brackets have to be kept."""
+        return inf if self.doom is None else _LEVELS
+
     def _keep(self, parts: list[str], end: int) -> None:
         """Read up to `end`; the characters of a doomed candidate are nobody's."""
         if self.doom is None and end > self._at:
@@ -445,8 +463,8 @@ class Cursor:
 _State = Literal["more", "done", "wrong"]
 
 
-def _follow(text: str, at: int, closers: list[str], in_string: bool) -> tuple[int, bool, _State]:
-    """Follow a JSON value that began before or at `at` to its end or the end of `text`."""
+def _follow(text: str, at: int, closers: list[str], in_string: bool, most: float) -> tuple[int, bool, _State]:
+    """Follow a JSON value that began before or at `at` to its end or the end of `text`, `most` levels deep."""
     size = len(text)
     while at < size:
         if in_string:
@@ -462,6 +480,8 @@ def _follow(text: str, at: int, closers: list[str], in_string: bool) -> tuple[in
             if char == '"':
                 in_string = True
             elif char in "{[":
+                if len(closers) >= most:
+                    return at, in_string, "wrong"
                 closers.append(_CLOSER[char])
             elif closers[-1] != char:
                 return at, in_string, "wrong"
@@ -473,7 +493,7 @@ def _follow(text: str, at: int, closers: list[str], in_string: bool) -> tuple[in
     return at, in_string, "more"
 
 
-def _follow_python(text: str, at: int, closers: list[str], quote: str) -> tuple[int, str, _State]:
+def _follow_python(text: str, at: int, closers: list[str], quote: str, most: float) -> tuple[int, str, _State]:
     size = len(text)
     while at < size:
         if quote:
@@ -489,6 +509,8 @@ def _follow_python(text: str, at: int, closers: list[str], quote: str) -> tuple[
             if char in "\"'":
                 quote = char
             elif char in "([{":
+                if len(closers) >= most:
+                    return at, quote, "wrong"
                 closers.append(_CLOSER[char])
             elif not closers:
                 return at, quote, "done"

@@ -19,6 +19,7 @@ from proxy.dialects.markup.base import (
     Stops,
     Unfinished,
 )
+from proxy.dialects.markup.bodies.members import Members
 from proxy.dialects.markup.schema import Shape, quoted
 
 _DEPTH = 64
@@ -57,7 +58,7 @@ class _Values:
     def members(self, schema: object, depth: int) -> Steps[str]:
         """Behind the opening brace."""
         cursor, shape = self._cursor, self._shape
-        found: dict[str, str] = {}
+        found = Members(cursor)
         while True:
             yield from cursor.space()
             if (yield from cursor.take("}")):
@@ -65,12 +66,11 @@ class _Values:
             key = yield from self._key()
             member = shape.properties.get(key) if depth == 1 else shape.property_of(schema, key)
             value = yield from self._value(member, depth)
-            if found.setdefault(key, value) != value:
-                raise Mismatch(Rule.PARAMETER_TWICE)
+            found.add(key, value)
             yield from cursor.space()
             if (yield from cursor.expect(",", "}")) == "}":
                 break
-        return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in found.items()) + "}"
+        return found.json()
 
     def _key(self) -> Steps[str]:
         """A key and its colon: bare, or a text."""
@@ -95,7 +95,7 @@ class _Values:
             yield from cursor.space()
             if (yield from cursor.take("]")):
                 break
-            items.append((yield from self._value(self._shape.items_of(schema), depth)))
+            cursor.keep(items, (yield from self._value(self._shape.items_of(schema), depth)))
             yield from cursor.space()
             if (yield from cursor.expect(",", "]")) == "]":
                 break

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proxy.dialects.markup.base import Body, Cursor, LeakedCall, Mismatch, Parsed, Rule, Steps, Unfinished
+from proxy.dialects.markup.bodies.members import Members
 from proxy.dialects.markup.pythonic import to_json
-from proxy.dialects.markup.schema import quoted
 
 
 def call_list(*, weak: bool = False, closers: tuple[str, ...] = ()) -> Body:
@@ -16,7 +16,7 @@ def call_list(*, weak: bool = False, closers: tuple[str, ...] = ()) -> Body:
         calls: list[LeakedCall] = []
         while True:
             yield from cursor.space()
-            calls.append((yield from _call(cursor, weak)))
+            cursor.keep(calls, (yield from _call(cursor, weak)))
             yield from cursor.space()
             if (yield from cursor.expect(",", "]")) == "]":
                 break
@@ -41,7 +41,7 @@ def call_lines(closer: str) -> Body:
                 cursor.finish()
                 return Parsed(calls)
             yield from cursor.take(",", ";")
-            calls.append((yield from _call(cursor, False)))
+            cursor.keep(calls, (yield from _call(cursor, False)))
 
     return body
 
@@ -55,7 +55,7 @@ def tool_code(cursor: Cursor) -> Steps[Parsed]:
         if calls and (yield from cursor.take("```")):
             break
         printed = yield from cursor.take("print(")
-        calls.append((yield from _call(cursor, True)))
+        cursor.keep(calls, (yield from _call(cursor, True)))
         if printed:
             yield from cursor.space()
             yield from cursor.expect(")")
@@ -79,7 +79,7 @@ def _call(cursor: Cursor, weak: bool) -> Steps[LeakedCall]:
         raise Unfinished if cursor.ended and not cursor.rest else Mismatch
     name = cursor.name(name)
     yield from cursor.expect("(")
-    found: dict[str, str] = {}
+    found = Members(cursor)
     while True:
         yield from cursor.space()
         if (yield from cursor.take(")")):
@@ -93,9 +93,7 @@ def _call(cursor: Cursor, weak: bool) -> Steps[LeakedCall]:
         value = to_json(source)
         if value is None and cursor.doom is None:
             raise Mismatch(Rule.ARGUMENTS)
-        if found.setdefault(key, value or "") != (value or ""):
-            raise Mismatch(Rule.PARAMETER_TWICE)
+        found.add(key, value or "")
         if (yield from cursor.expect(",", ")")) == ")":
             break
-    arguments = "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in found.items()) + "}"
-    return LeakedCall(name, arguments, weak=weak)
+    return LeakedCall(name, found.json(), weak=weak)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from proxy.dialects.markup.base import Body, Cursor, LeakedCall, Mismatch, Parsed, Rule, Steps
+from proxy.dialects.markup.bodies.members import Members
 from proxy.wire.jsonscan import members
 
 _NAME_KEYS = ("name", "tool_name")
@@ -45,7 +47,7 @@ def json_calls(
         else:
             calls = yield from _object(cursor, style)
             while several and (yield from _another(cursor)):
-                calls += yield from _object(cursor, style)
+                cursor.keep(calls, *(yield from _object(cursor, style)))
         if closers:
             if not all(call.arguments.lstrip()[:1] in ("{", '"', "n", "") for call in calls):
                 raise Mismatch(Rule.ARGUMENTS)
@@ -73,7 +75,7 @@ def whole_content(*closers: str, prefix: str = "") -> Body:
         else:
             calls = yield from _object(cursor, _STRICT)
             while (yield from _another(cursor)):
-                calls += yield from _object(cursor, _STRICT)
+                cursor.keep(calls, *(yield from _object(cursor, _STRICT)))
         yield from cursor.space()
         if fenced == "```":
             yield from cursor.expect("```")
@@ -89,13 +91,10 @@ def whole_content(*closers: str, prefix: str = "") -> Body:
 
 def call_of(cursor: Cursor, name: str, arguments: str, call_id: str = "") -> LeakedCall:
     """A call with JSON arguments as they stand; a parameter given twice with different values is a guess."""
-    try:
-        seen: dict[str, str] = {}
+    given = Members(cursor)
+    with suppress(ValueError):  # no object, or none that can be taken apart: the checks say so
         for key, value in members(arguments):
-            if seen.setdefault(key, value) != value:
-                raise Mismatch(Rule.PARAMETER_TWICE)
-    except ValueError:
-        pass  # no object, or none that can be taken apart: the checks say so
+            given.add(key, value)
     return LeakedCall(cursor.name(name), arguments, call_id=call_id)
 
 
@@ -114,7 +113,7 @@ def _array(cursor: Cursor, style: _Style, depth: int = 0) -> Steps[list[LeakedCa
         yield from cursor.space()
         found = yield from cursor.expect("]", "{", ",")
         if found == "{":
-            calls += yield from _object(cursor, style, depth)
+            cursor.keep(calls, *(yield from _object(cursor, style, depth)))
         elif found == "]":
             break
     if not calls:
@@ -165,7 +164,7 @@ class _Envelope:
         elif key in _WRAPPER_KEYS:
             found = yield from cursor.expect("{", "[")
             read = _array if found == "[" else _object
-            self._inner += yield from read(cursor, self._style, self._depth + 1)
+            cursor.keep(self._inner, *(yield from read(cursor, self._style, self._depth + 1)))
         elif key in _OTHER_KEYS:
             value = yield from cursor.json()
             if key == "id" and self._style.keep_id and value.startswith('"'):

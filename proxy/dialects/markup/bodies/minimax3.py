@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.dialects.markup.base import Cursor, LeakedCall, Mismatch, Parsed, Rule, Steps, Stops, Unfinished
+from proxy.dialects.markup.base import Cursor, LeakedCall, Mismatch, Parsed, Steps, Stops, Unfinished
+from proxy.dialects.markup.bodies.members import Members
 from proxy.dialects.markup.bodies.tagged import attribute_head
-from proxy.dialects.markup.schema import Shape, quoted
+from proxy.dialects.markup.schema import Shape
 
 TOKEN = "]<]minimax[>["  # noqa: S105 - a token of markup
 _DEPTH = 32
@@ -17,7 +18,7 @@ def invoke(cursor: Cursor) -> Steps[Parsed]:
     written, _ = yield from _head(cursor)
     name = cursor.name(written)
     shape = cursor.tools.shape(name)
-    members: dict[str, str] = {}
+    members = Members(cursor)
     while True:
         yield from cursor.space()
         tag = yield from _tag(cursor)
@@ -26,8 +27,8 @@ def invoke(cursor: Cursor) -> Steps[Parsed]:
         if tag.startswith("/"):
             raise Mismatch
         value = yield from _element(cursor, tag, shape, shape.properties.get(tag), 1)
-        _add(members, tag, value)
-    return Parsed([LeakedCall(name, _object(members))])
+        members.add(tag, value)
+    return Parsed([LeakedCall(name, members.json())])
 
 
 def _tag(cursor: Cursor) -> Steps[str]:
@@ -46,7 +47,7 @@ def _element(cursor: Cursor, name: str, shape: Shape, schema: object, depth: int
     """The JSON text of what stands between a tag and its closer."""
     if depth > _DEPTH:
         raise Mismatch
-    members: dict[str, str] = {}
+    members = Members(cursor)
     items: list[str] = []
     while True:
         text = yield from _text(cursor)
@@ -56,14 +57,14 @@ def _element(cursor: Cursor, name: str, shape: Shape, schema: object, depth: int
         if tag.startswith("/") or text.strip():
             raise Mismatch
         if tag == "item":
-            items.append((yield from _element(cursor, tag, shape, shape.items_of(schema), depth + 1)))
+            cursor.keep(items, (yield from _element(cursor, tag, shape, shape.items_of(schema), depth + 1)))
         else:
-            _add(members, tag, (yield from _element(cursor, tag, shape, shape.property_of(schema, tag), depth + 1)))
-    if items and members:
+            members.add(tag, (yield from _element(cursor, tag, shape, shape.property_of(schema, tag), depth + 1)))
+    if items and members.found:
         raise Mismatch
     if items:
         return "[" + ", ".join(items) + "]"
-    return _object(members) if members else shape.typed(text, schema)
+    return members.json() if members.found else shape.typed(text, schema)
 
 
 def _text(cursor: Cursor) -> Steps[str]:
@@ -72,12 +73,3 @@ def _text(cursor: Cursor) -> Steps[str]:
     if not stop:
         raise Unfinished
     return text
-
-
-def _add(members: dict[str, str], key: str, value: str) -> None:
-    if members.setdefault(key, value) != value:
-        raise Mismatch(Rule.PARAMETER_TWICE)
-
-
-def _object(members: dict[str, str]) -> str:
-    return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in members.items()) + "}"

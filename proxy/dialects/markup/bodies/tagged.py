@@ -19,12 +19,12 @@ from proxy.dialects.markup.base import (
     LeakedCall,
     Mismatch,
     Parsed,
-    Rule,
     Steps,
     Stops,
     Unfinished,
 )
 from proxy.dialects.markup.bodies.json_calls import call_of
+from proxy.dialects.markup.bodies.members import Members
 from proxy.dialects.markup.schema import Shape, as_json, quoted
 
 _WRAPPERS = ("arguments", "input", "parameters")  # a lone parameter of this name that holds the arguments
@@ -168,7 +168,7 @@ class _Parameters:
         self._tags = tags
         self._cursor = cursor
         self._shape = shape
-        self._found: dict[str, str] = {}  # key -> JSON text
+        self._members = Members(cursor)
         self._stops = _stops(tags.end, tags.begin, tags.call_end, *cursor.markers)
         self._after_value = (tags.begin, tags.call_end, *tags.outer)
         self._after_call = (*tags.outer, *cursor.markers)
@@ -208,7 +208,7 @@ class _Parameters:
         inner = 0  # parameters behind it that are open
         while True:
             text, stop = yield from cursor.until(self._stops)
-            parts.append(text)
+            cursor.keep(parts, text)
             if not stop:
                 raise Unfinished
             if stop == tags.begin:
@@ -219,19 +219,19 @@ class _Parameters:
                     inner += key is not None
                 elif key is not None and key.name in self._shape.properties:
                     return "".join(parts), key, False
-                parts += [stop, cursor.since(begin)]
+                cursor.keep(parts, stop, cursor.since(begin))
             elif stop == tags.end and inner:
                 inner -= 1
-                parts.append(stop)
+                cursor.keep(parts, stop)
             elif stop == tags.end or (stop == tags.call_end and not nested):
                 gap = yield from cursor.space()
                 ahead = self._after_value if stop == tags.end else self._after_call
                 if (yield from cursor.peek(*ahead)) or self._ends(stop, parts, ahead):
                     return "".join(parts), None, stop == tags.call_end
-                parts += [stop, gap]
+                cursor.keep(parts, stop, gap)
             else:
                 nested = nested or stop != tags.call_end
-                parts.append(stop)
+                cursor.keep(parts, stop)
 
     def _ends(self, stop: str, parts: list[str], ahead: tuple[str, ...]) -> bool:
         """Whether the text ends behind this closer, and with it the value. The call's closer without the value's own
@@ -249,8 +249,7 @@ class _Parameters:
             value = quoted(text)
         elif value is None:
             value = self._shape.typed(text, self._shape.properties.get(key.name))
-        if self._found.setdefault(key.name, value) != value:
-            raise Mismatch(Rule.PARAMETER_TWICE)
+        self._members.add(key.name, value)
 
     def _end_without_closer(self) -> Steps[None]:
         """Only where all that is required is there, and nothing more was begun, is the call whole."""
@@ -258,7 +257,8 @@ class _Parameters:
         outer = (yield from cursor.peek(*tags.outer)) if tags.outer else ""
         if not outer and not (cursor.ended and cursor.begun(tags.call_end, *tags.outer)):
             raise Mismatch
-        if not self._found or not self._shape.required <= self._found.keys():
+        found = self._members.found
+        if cursor.doom is None and (not found or not self._shape.required <= found.keys()):
             raise Unfinished
         if not outer:
             if not cursor.whole or len(cursor.rest) == 1:  # the first character of a closer or of another parameter
@@ -267,13 +267,14 @@ class _Parameters:
 
     def json(self) -> str:
         """The arguments' JSON text."""
-        if len(self._found) == 1:
-            key, value = next(iter(self._found.items()))
+        found = self._members.found
+        if len(found) == 1:
+            key, value = next(iter(found.items()))
             if key in _WRAPPERS and key not in self._shape.properties:
                 inner = as_json(json.loads(value).strip()) if value.startswith('"') else value
                 if inner is not None and inner.startswith("{"):
                     return inner
-        return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in self._found.items()) + "}"
+        return self._members.json()
 
 
 def _trimmed(text: str) -> str:
