@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,17 @@ from proxy.faults import Fault
 from proxy.model.findings import Quirk
 from proxy.wire.body import BodyReader
 from proxy.wire.encoding import inflater
-from proxy.wire.jsondoc import NotJson, documents, doubled_keys, dump, join_surrogates, load, one_line
+from proxy.wire.jsondoc import (
+    MAX_DOCUMENTS,
+    NotJson,
+    documents,
+    doubled_keys,
+    dump,
+    join_surrogates,
+    leading_documents,
+    load,
+    one_line,
+)
 from proxy.wire.sse import Frame, SseDecoder
 
 LIMIT = 1 << 20
@@ -154,6 +166,20 @@ def test_glued_documents_are_taken_apart_and_others_refused() -> None:
     for bad in (b"", b"{", b'{"a":1}x', b"[" * 100_000):
         with pytest.raises(NotJson):
             documents(bad)
+
+
+@pytest.mark.parametrize("read", [documents, leading_documents])
+def test_no_more_documents_are_read_than_a_long_reply_has_chunks(read: Callable[[bytes], tuple[Any, ...]]) -> None:
+    assert len(read(b"{}\n" * MAX_DOCUMENTS)[0]) == MAX_DOCUMENTS
+    with pytest.raises(NotJson, match="more than 65536 documents in a row"):
+        read(b"[]" * 4_000_000)
+
+
+@pytest.mark.parametrize("levels", [241, 900, 100_000])
+@pytest.mark.parametrize("read", [documents, leading_documents])
+def test_a_deep_document_among_others_is_refused(read: Callable[[bytes], tuple[Any, ...]], levels: int) -> None:
+    with pytest.raises(NotJson, match=r"^nested too deeply: over 240 levels$"):
+        read(b'{"a":1}' + b"[" * levels + b"]" * levels)
 
 
 def test_integers_are_read_and_written_whole() -> None:

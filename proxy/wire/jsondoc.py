@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import isfinite
 from typing import Any
 
@@ -11,7 +12,9 @@ import orjson
 from proxy.model.findings import Quirk
 from proxy.wire.jsonscan import is_deeper
 
+MAX_DOCUMENTS = 65_536  # in one event or body: a long reply in chunks; 4,000,000 empty ones took 5 s
 MAX_LEVELS = 240  # of brackets: orjson writes 254 with what an event adds, Python's own reader stops below 1,000
+_TOO_DEEP = f"nested too deeply: over {MAX_LEVELS} levels"
 
 
 def _finite(source: str) -> float | None:
@@ -36,6 +39,7 @@ _STRICT = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 19  # digits of the shortest integer that 64 bits may not hold
 _BEFORE_NUMBERS = b"[:, \t\r\n-"
+_BLANKS = re.compile(r"[ \t\r\n]*+")
 _LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
 
 
@@ -74,7 +78,7 @@ def checked(document: Any, data: bytes) -> Any:
 def _shallow(text: str) -> str:
     """`text`, unless its brackets are nested so deep that a parser or a writer would give up. Raises NotJson."""
     if len(text) > 2 * MAX_LEVELS and is_deeper(text, MAX_LEVELS):
-        raise NotJson(f"nested too deeply: over {MAX_LEVELS} levels")
+        raise NotJson(_TOO_DEEP)
     return text
 
 
@@ -146,14 +150,11 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
     except orjson.JSONDecodeError:
         pass
     text, quirks = decode(data)
-    _shallow(text)
     found: list[Any] = []
     at = _skip_blanks(text, 0)
     try:
         while at < len(text):
-            value, at = _DECODER.raw_decode(text, at)
-            found.append(value)
-            at = _skip_blanks(text, at)
+            at = _read(text, at, found)
     except ValueError as error:
         raise NotJson(str(error)) from None
     if not found:
@@ -166,23 +167,33 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
 def leading_documents(data: bytes) -> tuple[list[Any], bytes, bytes]:
     """The documents that `data` begins with, their bytes, and the bytes behind them. Raises NotJson where one is
     broken."""
-    text = _shallow(decode(data)[0])
+    text = decode(data)[0]
     found: list[Any] = []
     at = _skip_blanks(text, 0)
     try:
         while at < len(text) and text[at] in "{[" and not text.startswith("[DONE]", at):
-            value, at = _DECODER.raw_decode(text, at)
-            found.append(value)
-            at = _skip_blanks(text, at)
+            at = _read(text, at, found)
     except ValueError as error:
         raise NotJson(str(error)) from None
     return found, text[:at].encode("utf-8", "surrogatepass"), text[at:].encode("utf-8", "surrogatepass")
 
 
+def _read(text: str, at: int, found: list[Any]) -> int:
+    """Read the document at `at`. Returns where the next one may stand."""
+    if len(found) == MAX_DOCUMENTS:
+        raise NotJson(f"more than {MAX_DOCUMENTS} documents in a row")
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except RecursionError:
+        raise NotJson(_TOO_DEEP) from None
+    if end - at > 2 * MAX_LEVELS:
+        _shallow(text[at:end])
+    found.append(value)
+    return _skip_blanks(text, end)
+
+
 def _skip_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
+    return _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # also matches nothing
 
 
 def decode(data: bytes) -> tuple[str, list[Quirk]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 _BLANK = " \t\n\r"
 _SPACE = re.compile(r"[ \t\n\r]*+")
@@ -22,7 +23,10 @@ _SCALAR_BEGIN = re.compile(
 )
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # A string without an end goes to the end of the text: else each escaped quote in it would be tried as a beginning.
-_PART = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_PART = re.compile(rf"{_TEXT.pattern}|[{{}}\[\]]", re.DOTALL)
+_STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one up
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{[}]"))
 _CLOSER = {"{": "}", "[": "]"}
 
 
@@ -130,20 +134,11 @@ class JsonScan:
 
 
 def is_deeper(text: str, levels: int) -> bool:
-    """Whether brackets outside strings are nested deeper than `levels`; brackets that do not match are only counted.
-    What stands behind the first that is too deep is not looked at."""
+    """Whether brackets outside strings are nested deeper than `levels`; brackets that do not match are only counted."""
     if text.count("{") + text.count("[") <= levels:
         return False
-    depth = 0
-    for part in _PART.finditer(text):
-        char = text[part.start()]
-        if char in "{[":
-            depth += 1
-            if depth > levels:
-                return True
-        elif char != '"':
-            depth -= 1
-    return False
+    brackets = _TEXT.sub("", text).encode("utf-8", "surrogatepass").translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(memoryview(brackets).cast("b")), default=0) > levels
 
 
 def value_end(text: str, at: int) -> int:
