@@ -74,7 +74,7 @@ def serve(path: Path, port: int | None, workers: int) -> None:
 @click.argument("path", type=_CONFIG, metavar="FILE")
 def check_config(path: Path) -> None:
     """Report every mistake of a configuration file, or what it means."""
-    from proxy.config import ConfigError, load, summary
+    from proxy.config import ConfigError, load, summary, warnings
 
     try:
         config = load(path, os.environ)
@@ -82,6 +82,8 @@ def check_config(path: Path) -> None:
         _refuse(str(error))
     click.echo(f"{path} is good")
     click.echo("\n".join(summary(config)))
+    for line in warnings(config):
+        click.echo(f"warning: {line}", err=True)
 
 
 @main.command("hash-key")

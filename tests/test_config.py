@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from proxy.config import Client, Config, ConfigError, Listen, Policy, check, from_document, load, summary
+from proxy.config import Client, Config, ConfigError, Listen, Policy, check, from_document, load, summary, warnings
 from proxy.config.tables import Backend, RouteTable, Table
 from proxy.config.values import BUILT
 from proxy.exchange import ExchangeSettings
@@ -498,3 +498,13 @@ def test_the_summary_tells_where_requests_go() -> None:
         "route    qwen*, m -> a, b (drawn by weight)",
     ]
     assert check(SHOWN, {}) == []
+
+
+def test_a_backend_that_would_be_sent_the_keys_of_clients_is_warned_of() -> None:
+    forward, client = 'api_key = "forward"\n', '[[clients]]\nname = "agents"\nkey = "env:WHOLECALL_KEY"\n'
+    second = BACKEND.replace('"a"', '"b"') + '[[routes]]\nmodels = ["*"]\nbackends = ["a", "b"]\n'
+    (line,) = warnings(built(BACKEND + second.replace("[[routes]]", forward + "[[routes]]") + client))
+    assert line.startswith('backends[1].api_key ("b"): "forward" sends the keys of [[clients]] to this backend')
+    for harmless in (BACKEND + forward, BACKEND + client, BACKEND + 'api_key = "env:VLLM_KEY"\n' + client):
+        assert warnings(built(harmless)) == []
+    assert warnings(load(SHOWN, {})) == []

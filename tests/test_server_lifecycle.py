@@ -263,6 +263,24 @@ def test_check_config_reports_every_mistake_and_describes_a_good_file(tmp_path: 
     good = write_config(tmp_path / "good.toml", document("http://127.0.0.1:1/v1", backend={"api_key": "s3cret"}))
     result = serve("check-config", str(good))
     assert (result.returncode, "b0" in result.stdout, "s3cret" in result.stdout) == (0, True, False)
+    assert result.stderr == ""
+
+
+def test_keys_of_clients_that_would_go_to_a_backend_are_warned_of_at_each_start_and_reload(tmp_path: Path) -> None:
+    tables = {"backend": {"api_key": "forward"}, "clients": [{"name": "agents", "key": "s3cret"}]}
+    path = write_config(tmp_path / "c.toml", document("http://127.0.0.1:1/v1", **tables))
+    result = serve("check-config", str(path))
+    assert (result.returncode, result.stderr.startswith("warning: backends[0].api_key")) == (0, True)
+    assert len(result.stderr.splitlines()) == 1
+
+    async def main() -> None:
+        async with running(path) as process:
+            assert "backends[0].api_key" in (await process.logged("config"))["message"]
+            process.kill(signal.SIGHUP)
+            await process.logged("reload")
+            assert len([line for line in process.log if line["event"] == "config"]) == 2
+
+    asyncio.run(main())
 
 
 # --- workers ------------------------------------------------------------------------------------------------------

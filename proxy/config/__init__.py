@@ -4,7 +4,7 @@
 every key with its unit and default. Secrets are resolved on loading and never shown: not in a message, not in a repr.
 """
 
-from proxy.config.load import check, from_document, load, summary
+from proxy.config.load import check, from_document, load, summary, warnings
 from proxy.config.problems import ConfigError, Problem
 from proxy.config.tables import (
     Backend,
@@ -42,4 +42,5 @@ __all__ = [
     "from_document",
     "load",
     "summary",
+    "warnings",
 ]

@@ -66,6 +66,18 @@ def check(path: Path, env: Mapping[str, str]) -> list[str]:
     return []
 
 
+def warnings(config: Config) -> list[str]:
+    """What is allowed in a good configuration and hardly meant, a line each."""
+    if not config.clients:
+        return []
+    found = [(i, backend) for i, backend in enumerate(config.backends) if backend.api_key.mode == "forward"]
+    message = (
+        '"forward" sends the keys of [[clients]] to this backend: they are credentials of the proxy; '
+        "give the backend an api_key of its own, or let it decide who gets in and leave [[clients]] out"
+    )
+    return [str(Problem(f"backends[{i}].api_key", message, shown(backend.name))) for i, backend in found]
+
+
 def summary(config: Config) -> list[str]:
     """A good configuration in a few lines, without secrets."""
     listen, policy, inspector = config.listen, config.policy, config.inspector

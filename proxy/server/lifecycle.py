@@ -24,7 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from proxy.config import Config, ConfigError
+from proxy.config import Config, ConfigError, warnings
 from proxy.server import logs
 from proxy.server.app import App
 from proxy.server.guard import GuardedProtocol
@@ -84,6 +84,8 @@ class Server(uvicorn.Server):
             logger.warning("changes of listen.%s only count after a restart", ", listen.".join(fixed))
         if config.telemetry != self.service.config.telemetry:
             logger.warning("changes of telemetry only count after a restart")
+        for line in warnings(config):
+            logger.warning(line, extra={"fields": {"event": "config"}})
         logging.getLogger("wholecall").setLevel(config.log.level.upper())
         self.service.reload(config)
         logger.info("the configuration was reloaded", extra={"fields": {"event": "reload"}})

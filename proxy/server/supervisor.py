@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxy.config import Config, ConfigError
+from proxy.config import Config, ConfigError, warnings
 from proxy.server import logs
 
 # prometheus_client reads this when it is imported, and with it decides whether it counts for one process or several:
@@ -50,6 +50,8 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
     `load` gives the configuration anew and raises ConfigError. Call it from the main thread.
     """
     logs.set_up(config.log.level)
+    for line in warnings(config):
+        logger.warning(line, extra={"fields": {"event": "config"}})
     _allow_many_files()
     sockets = bind(config)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there are handlers: an early SIGHUP would end the process
