@@ -478,6 +478,51 @@ def test_a_client_is_known_by_its_key_however_the_file_gives_it() -> None:
     assert [name_for(key) for key in ("", "litera", f"sha256:{digest}", digest, "\ud800", "k\xe9y")] == [None] * 6
 
 
+def test_a_problem_of_a_file_tells_its_line(tmp_path: Path) -> None:
+    lines = {
+        "[listen]": "",
+        "port = 99999": "listen.port",
+        "[polices]": "polices",
+        "[[backends]]": "backends[0].dialect",  # missing: the head of its table
+        'name = "a"': "",
+        'base_url = "ftp://x"': "backends[0].base_url",
+        'api_key = """': "backends[0].api_key",
+        "two": "",
+        '# lines"""': "",
+        "[[backends]]  # again": "",
+        'name = "a" # name = "b"': "backends[1].name",
+        'dialect = """': "",
+        'openai-chat"""': "",
+        'base_url = "http://127.0.0.1:1/v1"': "",
+        "[backends.limits]": "",
+        "head_s = 3": "backends[1].limits.head_s",
+        "[[routes]]": "",
+        'models = ["*"]': "",
+        "backends = [": "routes[0].backends[1]",
+        '  "a",': "",
+        '  "zz",': "",
+        "]": "",
+        "'policy'.mode = 'blocks'": "routes[0].policy.mode",
+    }
+    path = tmp_path / "c.toml"
+    for end in ("\n", "\r\n"):
+        path.write_text("\ufeff" + end.join(lines), newline="")
+        with pytest.raises(ConfigError) as caught:
+            load(path, ENV)
+        told = {problem.key_path: problem.line for problem in caught.value.problems}
+        assert told == {key: number for number, key in enumerate(lines.values(), 1) if key}
+    assert any(line.startswith("listen.port, line 2: 99999") for line in check(path, ENV))
+
+
+def test_a_problem_tells_no_line_where_there_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    for text in ("", "[log]\n", "[polices]\n" + "# long\n" * 10_000):
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load(path, ENV)
+        assert {problem.line for problem in caught.value.problems} == {0}
+
+
 # --- for check-config --------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from proxy.config.lines import Lines
 from proxy.config.problems import ConfigError, Location, Problem, described, problem_at
 from proxy.config.tables import Config, Inspector
 from proxy.config.values import Context, shown
@@ -33,18 +34,19 @@ def load(path: Path, env: Mapping[str, str]) -> Config:
     if len(data) > MAX_FILE_BYTES:
         raise _unusable(path, f"is over {MAX_FILE_BYTES} bytes; a configuration is smaller")
     try:
-        document = tomllib.loads(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
+        document = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise _unusable(path, f"is no UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise _unusable(path, _syntax(str(error))) from None
     except (RecursionError, ValueError):  # a thousand brackets, an integer of thousands of digits
         raise _unusable(path, "holds a value that is nested too deeply or is too large") from None
-    return from_document(document, env)
+    return from_document(document, env, text)
 
 
-def from_document(document: Document, env: Mapping[str, str]) -> Config:
-    """The configuration in a parsed file. Raises ConfigError."""
+def from_document(document: Document, env: Mapping[str, str], text: str = "") -> Config:
+    """The configuration in a parsed file; `text` is the file, for the lines of problems. Raises ConfigError."""
     found = list(_across(document))
     config = None
     try:
@@ -53,7 +55,8 @@ def from_document(document: Document, env: Mapping[str, str]) -> Config:
         found += map(described, error.errors())
     if config is None or found:
         found.sort(key=_place)
-        raise ConfigError([problem_at(where, message, document) for where, message in found])
+        lines = Lines(text)
+        raise ConfigError([problem_at(where, message, document, lines.of(where)) for where, message in found])
     return config
 
 

@@ -32,14 +32,17 @@ class Problem:
 
     `key_path` is like `backends[1].dialect`, counted from 0; the file's own path where it is about the whole file.
     `table` is the name that the table around it goes by in the file, `message` says what is wrong and what to do.
+    `line` is counted from 1; 0 where it is not known.
     """
 
     key_path: str
     message: str
     table: str = ""
+    line: int = 0
 
     def __str__(self) -> str:
-        return f"{self.key_path}{f' ({self.table})' if self.table else ''}: {self.message}"
+        table, line = f" ({self.table})" if self.table else "", f", line {self.line}" if self.line else ""
+        return f"{self.key_path}{table}{line}: {self.message}"
 
 
 class ConfigError(Exception):
@@ -53,7 +56,7 @@ class ConfigError(Exception):
         return "\n".join(map(str, self.problems))
 
 
-def problem_at(where: Location, message: str, document: dict[str, object]) -> Problem:
+def problem_at(where: Location, message: str, document: dict[str, object], line: int) -> Problem:
     path = ""
     for part in where:
         if isinstance(part, int):
@@ -61,7 +64,7 @@ def problem_at(where: Location, message: str, document: dict[str, object]) -> Pr
         else:
             key = part if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part) else shown(part)
             path += f".{key}" if path else key
-    return Problem(path, message, _table_name(where, document))
+    return Problem(path, message, _table_name(where, document), line)
 
 
 def described(error: ErrorDetails) -> tuple[Location, str]:
