@@ -133,7 +133,7 @@ def test_hash_key_asks_at_a_terminal_and_does_not_echo() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-origin", 200), ("none", 200), (None, 200)])
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-origin", 200), ("none", 200), (None, 403)])
 def test_without_keys_no_page_of_another_site_gets_in(path: str, site: str | None, status: int) -> None:
     """Any page may send a browser's POST with a text for its body to any address: only its answer is kept from it."""
 
@@ -144,6 +144,21 @@ def test_without_keys_no_page_of_another_site_gets_in(path: str, site: str | Non
         assert reply.status == status
         assert status == 200 or up.seen == []
         assert "access-control-allow-origin" not in reply.headers
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://proxy", 200), ("http://proxy:1", 403), ("null", 403), ("app://notes", 200), (None, 200)],
+)
+def test_where_a_browser_tells_only_the_origin_it_decides(origin: str | None, status: int) -> None:
+    """Over plain HTTP to an address in the network, no Sec-Fetch-Site is sent."""
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        headers = {"origin": origin} if origin else {}
+        assert (await ask(proxy.port, REQUEST, headers=headers)).status == status
+        assert len(up.seen) == (status == 200)
 
     run(test)
 

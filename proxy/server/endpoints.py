@@ -56,9 +56,7 @@ def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> t
     if client is not None:
         entry.client = client.name
         service.admission.count_request(client.name, client.requests_per_minute, clock())
-    elif (
-        header(headers, b"sec-fetch-site") == b"cross-site"
-    ):  # browsers let any page send a POST, though not read its answer
+    elif _is_of_other_page(headers):  # browsers let any page send a POST, though not read its answer
         what = "without clients' keys this proxy takes no requests from pages of other sites"
         raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
@@ -70,6 +68,16 @@ def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> t
             ticket.leave()
             raise
     return key, ticket
+
+
+def _is_of_other_page(headers: Headers) -> bool:
+    """Whether a page of another site makes the request. Where the proxy is reached by plain HTTP and not as localhost,
+    browsers only tell the page's origin."""
+    site, origin = header(headers, b"sec-fetch-site"), header(headers, b"origin")
+    if site is not None or origin is None:
+        return site == b"cross-site"
+    scheme, _, host = origin.lower().partition(b"://")
+    return scheme in (b"http", b"https", b"null") and host != (header(headers, b"host") or b"").lower()
 
 
 def find_route(config: Config, entry: Entry, model: str) -> RoutePlan:
