@@ -122,19 +122,30 @@ def test_a_document_over_its_limit_ends_in_a_fault_that_names_it() -> None:
             reader.feed(b'{"a": "' + b"x" * 50)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
+@pytest.mark.parametrize("encoding", ["gzip", "gzip members", "deflate", "raw"])
 def test_compressed_bodies_are_decoded_at_every_cut(encoding: str) -> None:
     text = b"data: hello\n\n" * 20
     raw = zlib.compressobj(wbits=-15)
     packed = {
         "gzip": lambda: gzip.compress(text),
+        "gzip members": lambda: gzip.compress(text[:39]) + gzip.compress(b"") + gzip.compress(text[39:]),
         "deflate": lambda: zlib.compress(text),
         "raw": lambda: raw.compress(text) + raw.flush(),
     }[encoding]()
     for cut in range(len(packed)):
-        inflate = inflater("deflate" if encoding == "raw" else encoding, LIMIT)
+        inflate = inflater("deflate" if encoding == "raw" else encoding.split()[0], LIMIT)
         assert inflate is not None
         assert b"".join([*inflate.feed(packed[:cut]), *inflate.feed(packed[cut:])]) == text
+        assert inflate.complete
+
+
+@pytest.mark.parametrize("behind", [b"\x1f", b"\x1fx", b"\0" * 9, b"x" + gzip.compress(b"late")])
+def test_what_stands_behind_a_compressed_body_is_nothing_at_every_cut(behind: bytes) -> None:
+    packed = gzip.compress(b"text") + behind
+    for cut in range(len(packed)):
+        inflate = inflater("gzip", LIMIT)
+        assert inflate is not None
+        assert b"".join([*inflate.feed(packed[:cut]), *inflate.feed(packed[cut:])]) == b"text"
         assert inflate.complete
 
 

@@ -14,6 +14,7 @@ from proxy.faults import Fault, FaultKind, limit_fault
 _STEP = 1 << 20
 _GROWTH = 100
 _FREE = 1 << 20  # bytes out that may have grown from less
+_MEMBER = b"\x1f\x8b"  # what a gzip member begins with
 _KNOWN = ("br", "compress", "dcb", "dcz", "zstd")  # and not decoded
 
 
@@ -25,6 +26,8 @@ class Inflater:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16 if self._gzip else zlib.MAX_WBITS)
         self._limit = limit_bytes
         self._in = self._out = 0
+        self._begun = b""  # what may be the beginning of a next member
+        self._over = False
         self._fresh = not self._gzip  # deflate: some servers send it raw, without the zlib header
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -36,16 +39,21 @@ class Inflater:
 
     def _inflated(self, data: bytes) -> list[bytes]:
         self._in += len(data)
+        data, self._begun = self._begun + data, b""
         pieces = []
         try:
-            while data and self._out <= self._limit:
+            while data and not self._over and self._out <= self._limit:
                 if self._fresh:
                     self._fresh = False
                     if (data[0] & 0x0F) != 8:
                         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
                 if self._inflate.eof:
-                    if not self._gzip or not data.startswith(b"\x1f\x8b"):
-                        break  # bytes behind the compressed stream are nothing
+                    if self._gzip and data == _MEMBER[:1]:
+                        self._begun = data
+                        break
+                    if not self._gzip or not data.startswith(_MEMBER):
+                        self._over = True  # bytes behind the compressed stream are nothing
+                        break
                     self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
                 piece = self._inflate.decompress(data, _STEP)
                 data = self._inflate.unconsumed_tail or self._inflate.unused_data
