@@ -250,6 +250,36 @@ def test_junk_behind_a_request_does_not_get_into_its_answer() -> None:
     uvloop.run(main())
 
 
+def test_a_late_head_behind_a_request_does_not_get_into_its_answer() -> None:
+    begun = asyncio.Event()
+
+    async def slow(c: Conversation) -> None:
+        await c.head()
+        await c.event(chunk({"role": "assistant", "content": "one"}))
+        await begun.wait()
+        await asyncio.sleep(0.5)  # the head has got its time, and more
+        await c.event(chunk({"content": "two"}, "stop"))
+        await c.event("[DONE]")
+        await c.end()
+
+    async def main() -> None:
+        async with (
+            Upstream(slow) as up,
+            Proxy(up.url, limits={"head_s": 0.1}) as proxy,
+            Client(proxy.port) as client,
+        ):
+            await client.ask({**REQUEST, "stream": True})
+            reply = await client.head()
+            await client.until(b"one", reply)
+            await client.send(request_bytes(REQUEST, PATH)[:40])
+            begun.set()
+            await client.rest(reply)
+            assert (reply.text, reply.events[-1], reply.broken) == ("onetwo", "[DONE]", False)
+            assert await client.closed() == b""
+
+    uvloop.run(main())
+
+
 def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
     async def test(proxy: Proxy, up: Upstream) -> None:
         piece = b"10000\r\n" + b"a" * 65536 + b"\r\n"

@@ -418,7 +418,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.flow.read_paused:  # the head waits for us, not for the client
             self._head_timer = self.loop.call_later(self._limits.head_s, self._head_is_late)
         elif self._begun:
-            self._refuse(limit_fault("head_s", self._limits.head_s, "the time for the request's head", status=408))
+            self._refusal = limit_fault("head_s", self._limits.head_s, "the time for the request's head", status=408)
+            self.send_400_response("")
         else:
             self.transport.close()
 
