@@ -215,6 +215,8 @@ SCHEMAS: dict[str, tuple[Any, str]] = {
     "half of 300 levels": ({**A, "allOf": [{}]}, '{"a":' * 300),
     "a million wrong items": (with_a(items={"type": "string", "pattern": "x"}), many(1_000_000, "1")),
 }
+# The smallest number divides the others: the child may say so in the time that it has, or not.
+MAY_BE_VALID = ("a loop", "recursion", "multiples of the smallest")
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -239,7 +241,7 @@ def test_a_schema_and_its_arguments(name: str) -> None:
             (result,) = asked.result()
         finally:
             await checker.close()
-        assert result.verdict is not Verdict.VALID or name in ("a loop", "recursion")
+        assert result.verdict is not Verdict.VALID or name in MAY_BE_VALID
         assert checker.lost_children <= 1
         assert peak - idle <= 1.25 * (ROOM + GROWTH * size)  # what is mapped is bounded, and idle not all of it is used
 

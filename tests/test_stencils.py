@@ -255,3 +255,59 @@ def test_fragments_of_a_call_in_two_spellings_keep_their_order_when_they_come_to
     spelt = [json.dumps(one, separators=((",", ":"), (", ", ": "))[n // 2 % 2]) for n, one in enumerate(chunks)]
     reply, *_ = said(case, "annotate", ["".join(f"data: {one}\n\n" for one in spelt).encode()], live=False)
     assert [call.arguments for call in reply.calls.values()] == [text]
+
+
+PIECES = [
+    b'"a"',
+    b'"b\\"c"',
+    b'"d"',
+    b'","',
+    b'"',
+    b'""',
+    b"1",
+    b'"a","b"',
+    b'"x\\"',
+    b'["y"',
+    b'"z"]',
+    b"null",
+    b"",
+    b'"\xff"',
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(PIECES)), max_size=64))
+def test_strings_that_are_read_together_are_those_that_are_read_one_by_one(pieces: list[tuple[int, bytes]]) -> None:
+    def call(index: int, piece: bytes) -> bytes:
+        return b'{"choices": [{"delta": {"tool_calls": [{"index": %d, "function": {"arguments": %b}}]}}]}' % (
+            index,
+            piece,
+        )
+
+    def taught() -> tuple[Stencils, list[Stencil]]:
+        stencils, known = Stencils(), []
+        for index in (0, 1):
+            data = call(index, b'"{"')
+            stencils.learn(data, json.loads(data), ARGUMENTS, 0, index)
+            stencil = stencils.fit(data)
+            assert stencil is not None
+            stencil.texts = []
+            known.append(stencil)
+        return stencils, known
+
+    payloads = [call(index, piece) for index, piece in pieces]
+    one_by_one: list[list[str]] = [[], []]
+    reader, _ = taught()
+    for data in payloads:
+        stencil = reader.fit(data)
+        if stencil is None:
+            break
+        assert stencil.index is not None
+        one_by_one[stencil.index].append(reader.text)
+
+    stencils, known = taught()
+    count = stencils.collect(payloads, 0)
+    assert [stencil.texts for stencil in known] == one_by_one or count == 0
+    assert count in (0, sum(map(len, one_by_one)))
+    if all(piece in (b'"a"', b'"b\\"c"', b'"d"', b'","') for _, piece in pieces):
+        assert count == len(pieces)
+        assert stencils.collect(payloads * 65, 0) == 64 * bool(payloads)

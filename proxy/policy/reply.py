@@ -283,9 +283,10 @@ class Reply:
         decoder = self._decoder
         stencils = decoder.stencils
         texts, verbatim = self._texts, self._verbatim
-        size = 0
-        for data in payloads:
-            seen += 1
+        size = at = 0
+        while at < len(payloads):
+            data = payloads[at]
+            at += 1
             stencil = None if name else stencils.fit(data)
             if stencil is not None:
                 text = stencils.text
@@ -296,7 +297,8 @@ class Reply:
                         arguments = self._begin_growing(stencil, size)
                     if arguments is not None:
                         arguments.append(text)
-                        self._newest = stencil
+                        at += stencils.collect(payloads, at)
+                        self._newest = stencils.last
                         continue
                 elif (stencil is self._run and not text[-1].isspace()) or self._begin_run(stencil, text):
                     texts.append(text)
@@ -304,7 +306,7 @@ class Reply:
                     continue
             if self._run is not None or self._growing:
                 self._end_runs()
-            self.events = seen
+            self.events = seen + at
             self._flow = None
             if stencil is not None and stencil.index is None:  # as in a run or a flow, it goes out as it came
                 deltas: list[Delta] = [verbatim_piece(stencil.choice, stencils.text, data)]
@@ -316,7 +318,7 @@ class Reply:
                     continue
                 if self._deltas(deltas, now):
                     return True
-        self.events = seen
+        self.events = seen + len(payloads)
         if self._run is not None or self._growing:
             self.data_at = now
             self._end_runs()

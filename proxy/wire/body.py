@@ -83,6 +83,8 @@ class BodyReader:
 
     def payloads(self, data: bytes) -> list[bytes] | None:
         """As `SseDecoder.payloads`."""
+        if self.kind == "unknown" and not self._parts and data[:6] == b"data: ":
+            self.kind = "events"
         return self._sse.payloads(data) if self.kind == "events" else None
 
     def feed(self, data: bytes) -> list[Frame]:

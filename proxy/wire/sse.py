@@ -67,7 +67,11 @@ class SseDecoder:
     def payloads(self, data: bytes) -> list[bytes] | None:
         """The data of the events completed by `data`, where each is one unnamed `data: ` line, as in most reads: a few
         calls for all of them. None: not so, or not known; then `data` is still to be fed."""
-        if self._at_start or self._after_cr or _CR in data:
+        if self._at_start:
+            if self._head or data[:6] != b"data: ":
+                return None
+            self._at_start = False  # no byte order mark
+        if self._after_cr or _CR in data:
             return None
         if self._parts:
             if b"\n\n" not in self._parts[-1][-1:] + data:
