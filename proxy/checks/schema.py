@@ -310,7 +310,7 @@ def _compile(source: bytes, formats: bool) -> Compiled | Problem:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001  # a panic of the library is no Exception
-                refused = error
+                refused = error.with_traceback(None)  # which holds this frame
             else:
                 return _made(validator, schema, mender.changed or tried is not draft)
         problem = problem or _problem(schema, refused)

@@ -70,6 +70,7 @@ class App:
             await (self._completions.get(scope["path"]) or self._router)(scope, receive, send)
         except Fault as fault:
             await respond_fault(send, entry, fault)
+            fault.__traceback__ = None  # its frames may hold it: all would wait for the garbage collector
         except ClientGone:
             entry.record = Record(outcome="gone", status=entry.record.status)
         except Exception:  # a mistake of ours: a trace for us, nothing internal for the client
@@ -78,6 +79,7 @@ class App:
             )
             await self._apologise(scope, send, entry)
         finally:
+            del scope["state"]["downstream"]  # it refers to this scope: nothing waits for the garbage collector
             if entry.endpoint != NONE or entry.record.outcome != "ok":
                 self._service.write_down(entry)
 

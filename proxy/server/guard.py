@@ -30,6 +30,7 @@ LINGER_S = 2.0
 LINGER_BYTES = 2 * 1024 * 1024
 # What a chunk may cost besides its data: sixteen digits of its size and two line ends.
 CHUNK_BYTES = 20
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # as uvicorn writes it: the one thing before a response's head
 
 logger = logging.getLogger("wholecall.http")
 
@@ -59,17 +60,16 @@ class _ResponseTransport:
     """What uvicorn writes a response to. The head goes out with what follows it at once: a `write` costs as much as
     all else that is done for a plain reply's head. `close` gives a client that may still be sending time to read."""
 
-    __slots__ = ("_cycle", "_has_body", "_head", "_protocol", "_transport")
+    __slots__ = ("_has_body", "_head", "_protocol", "_transport")
 
-    def __init__(self, protocol: GuardedProtocol, cycle: RequestResponseCycle, has_body: bool) -> None:
+    def __init__(self, protocol: GuardedProtocol, has_body: bool) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
-        self._cycle = cycle
         self._has_body = has_body
         self._head: bytes | None = None  # until it has gone out; b"" from then on
 
     def write(self, data: bytes) -> None:
-        if self._head is None and self._cycle.response_started:
+        if self._head is None and data != CONTINUE:
             self._head = data
             self._protocol.loop.call_soon(self.flush)
             return
@@ -187,6 +187,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn does so only where the client closed in order
         self._all_lost()
+        # Nothing of this connection waits for the garbage collector: what it refers to refers to it.
+        self.cycle = None  # type: ignore[assignment]
+        while self.pipeline:
+            self._forget_last()
 
     def data_received(self, data: bytes) -> None:
         if self.lingering:
@@ -260,9 +264,15 @@ class GuardedProtocol(HttpToolsProtocol):
         for downstream in served:
             downstream.lost()
 
+    def _forget_last(self) -> None:
+        """The last request that waits will not be answered."""
+        cycle, _ = self.pipeline.popleft()
+        cycle.scope["state"].clear()  # there its `Downstream` is, which refers to it
+
     def close_gently(self) -> None:
         """Close; where the request's body is still coming, only after the client had time to read the answer."""
-        if self.cycle.more_body and self.transport.can_write_eof():
+        cycle: RequestResponseCycle | None = self.cycle  # None where the connection is lost
+        if cycle is not None and cycle.more_body and self.transport.can_write_eof():
             self._linger()
         else:
             self.transport.close()
@@ -301,7 +311,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._bypassed = self._length
         self._expects_head = self._begun = False
         super().on_headers_complete()
-        transport = _ResponseTransport(self, self.cycle, has_body)
+        transport = _ResponseTransport(self, has_body)
         self.cycle.transport = cast(asyncio.Transport, transport)
         downstream = Downstream(self, self.cycle, transport)
         self._served.append(downstream)
@@ -325,13 +335,15 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._served:
             del self._served[0]
         cycle = self.cycle
-        if cycle.response_complete and cycle.more_body and not self.pipeline and not self.transport.is_closing():
+        if self.pipeline or self.transport.is_closing():  # the connection may be lost, and `cycle` with it
+            return
+        if cycle.response_complete and cycle.more_body:
             self.close_gently()  # nobody will read the rest of this body
 
     @property
     def _unanswered(self) -> RequestResponseCycle | None:
         """The last request whose answer is not complete."""
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first, whatever uvicorn declares
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first and after the end
         return None if cycle is None or cycle.response_complete else cycle
 
     # --- refusals
@@ -342,7 +354,7 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle = self._unanswered
         if cycle is not None and cycle.more_body and self.pipeline:
             # It waits behind good requests, whose answers come first: it is forgotten, and they are the last.
-            self.pipeline.popleft()
+            self._forget_last()
             self._served.pop()
             cycle = self.cycle = self._served[-1].cycle
         if cycle is not None and (cycle.response_started or not cycle.more_body):

@@ -34,6 +34,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import lru_cache
+from traceback import clear_frames
 from typing import Any, NamedTuple, cast
 
 import certifi
@@ -99,18 +100,18 @@ class _State(Enum):
 async def _patience(loop: asyncio.AbstractEventLoop, seconds: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`, see CONNECT_PARTS."""
 
-    part_s, left = seconds / CONNECT_PARTS, CONNECT_PARTS
+    part_s = seconds / CONNECT_PARTS
     timer: asyncio.TimerHandle
 
-    def part_is_over() -> None:
-        nonlocal timer, left
-        left -= 1
+    # Given itself: a function that names itself is a cycle, and `limit` refers to the exchange's task.
+    def part_is_over(again: Callable[..., None], left: int) -> None:
+        nonlocal timer
         if left:
-            timer = loop.call_later(part_s, part_is_over)
+            timer = loop.call_later(part_s, again, again, left - 1)
         else:
             limit.reschedule(loop.time())
 
-    timer = loop.call_later(part_s, part_is_over)
+    timer = loop.call_later(part_s, part_is_over, part_is_over, CONNECT_PARTS - 1)
     try:
         async with asyncio.timeout(None) as limit:
             yield
@@ -217,6 +218,10 @@ class Connection(asyncio.Protocol):
             if left is None and not self._transport.is_closing():
                 self._transport.write(b"0\r\n\r\n")
             self._upload = None
+        except asyncio.CancelledError:
+            self._keep_alive = False  # the backend waits for the rest
+            self._upload = None  # the task keeps this exception, whose traceback holds this connection
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the body's source raises is told to whoever reads the reply
             self._upload = None
             self._fail(error)
@@ -406,7 +411,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._pool.open.discard(self)
         self._end("broke" if error else "closed")
-        del self._parser  # they refer to each other
+        self.part()
+
+    def part(self) -> None:
+        """Nothing more will be read: the parser and this refer to each other."""
+        self._parser = cast(httptools.HttpResponseParser, None)
 
     def _end(self, how: str) -> None:
         """Nothing more comes over this connection."""
@@ -597,7 +606,12 @@ class Pool:
                 "server_hostname": origin.host,
                 "ssl_handshake_timeout": connect_s + 1,  # `connect_s` comes first, and closes at once
             }
-        sock = await start_connection(await self._addresses(origin), happy_eyeballs_delay=NEXT_ADDRESS_S)
+        addresses = await self._addresses(origin)
+        try:
+            sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
+        except OSError as error:
+            clear_frames(error.__traceback__)  # aiohappyeyeballs 2.7.1 keeps the error in a frame that it refers to
+            raise
         connection = Connection(self, origin)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -606,6 +620,7 @@ class Pool:
             if connection in self.open:  # it was there, which uvloop forgets and asyncio closes too politely
                 self.open.discard(connection)
                 connection.abort()
+            connection.part()
             sock.close()
             raise
         return connection
@@ -618,7 +633,10 @@ class Pool:
             work = self.loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
             lookup = self._lookups[origin] = asyncio.ensure_future(work)
             lookup.add_done_callback(lambda _: self._lookups.pop(origin))
-        return await asyncio.shield(lookup)  # who leaves does not take it from the others
+        try:
+            return await asyncio.shield(lookup)  # who leaves does not take it from the others
+        finally:
+            del lookup  # it keeps its error, whose traceback holds this frame
 
     def keep(self, connection: Connection) -> None:
         connection.idle_since = self.loop.time()

@@ -183,6 +183,8 @@ class _Passage:
             raise ClientGone from None
         finally:
             self._downstream.watch(None)
+            if isinstance(self._body, _Upload):
+                self._body.fault = None  # its traceback holds the upload
 
     async def _run(self, plan: RoutePlan) -> None:
         attempt = await self._open(plan)
@@ -209,7 +211,7 @@ class _Passage:
             try:
                 self._service.admission.enter_backend(self._ticket, name, limits.max_streams)
             except Fault as busy:
-                fault = fault or busy
+                fault = fault or busy.with_traceback(None)  # whose frames hold this request
                 continue
             attempt = Attempt(self._service, backend)
             try:
@@ -231,7 +233,7 @@ class _Passage:
                 if attempt.reply is None:
                     attempt.came_to_nothing()
                     self._ticket.leave_backend(places)
-            self._entry.attempts.append((name, fault))
+            self._entry.attempts.append((name, fault.with_traceback(None)))
             if isinstance(self._body, _Upload):
                 break
         assert fault is not None

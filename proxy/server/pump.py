@@ -172,7 +172,7 @@ class Pump:
             try:
                 self._service.admission.enter_backend(self._ticket, name, self._limits.max_streams)
             except Fault as busy:
-                fault = fault or busy
+                fault = fault or busy.with_traceback(None)  # whose frames hold this exchange
                 continue
             try:
                 retry = await self._try(Attempt(self._service, backend))
@@ -181,7 +181,7 @@ class Pump:
             if retry is None:
                 return
             fault = retry.fault
-            self._entry.attempts.append((name, fault.with_traceback(None)))  # whose frames hold this exchange
+            self._entry.attempts.append((name, fault.with_traceback(None)))
             if not retry.transient:
                 break
         assert fault is not None
