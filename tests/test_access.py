@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy.server.auth import is_rebound
 from support.client import REQUEST, ask
 from support.proxy import Proxy, configuration
 from support.upstream import Upstream, says
@@ -161,6 +162,57 @@ def test_where_a_browser_tells_only_the_origin_it_decides(origin: str | None, st
         assert len(up.seen) == (status == 200)
 
     run(test)
+
+
+OWN = (
+    "localhost:8080",
+    "LOCALHOST",
+    "127.0.0.1:1",
+    "[::1]:8080",
+    "wholecall",
+    "a.b.internal.",
+    "x.local:80",
+    "app.localhost",
+)
+PUBLIC = (
+    "attacker.example",
+    "attacker.example:8080",
+    "127.0.0.1.attacker.example",
+    "localhost.attacker.example.",
+    "a.b:",
+)
+
+
+@pytest.mark.parametrize("host", [*OWN, *PUBLIC])
+def test_a_public_name_that_is_made_to_lead_here_gets_nothing(host: str) -> None:
+    """DNS rebinding: a page's own name leads to 127.0.0.1, and its browser takes the proxy for the page's site."""
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        status = 403 if host in PUBLIC else 200
+        for path, body in PATHS.items():
+            reply = await ask(proxy.port, body, path, "GET" if body is None else "POST", headers={"host": host})
+            assert (reply.status, path) == (status, path)
+        assert (up.seen == []) == (host in PUBLIC)
+        assert (await ask(proxy.port, None, "/metrics", "GET", headers={"host": host})).status == status
+        assert (await ask(proxy.port, None, "/healthz", "GET", headers={"host": host})).status == 200
+
+    run(test)
+
+
+def test_with_keys_the_api_answers_to_every_name_and_the_metrics_do_not() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        public = {"host": "api.example.com"}
+        assert (await ask(proxy.port, REQUEST, headers={**HEADS, **public})).status == 200
+        assert (await ask(proxy.port, None, "/metrics", "GET", headers=public)).status == 403
+
+    run(test, clients=CLIENTS)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.3", "::", "fe80::1", "0.0.0.0"])  # noqa: S104 - compared, not bound
+def test_on_an_address_of_the_network_every_name_is_taken(address: str) -> None:
+    assert not is_rebound(address, b"api.example.com")
+    assert is_rebound("127.0.0.2", b"api.example.com")
+    assert is_rebound("::1", b"api.example.com")
 
 
 def test_with_a_key_a_page_gets_in_like_anybody() -> None:

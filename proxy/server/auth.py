@@ -1,10 +1,27 @@
-"""Who asks: the key in a request's headers, and the configured client it belongs to."""
+"""Who asks: the key in a request's headers, the configured client it belongs to, and the pages of browsers."""
 
 from __future__ import annotations
+
+import re
+from functools import lru_cache
 
 from proxy.config import Client, Config
 from proxy.faults import Fault, FaultKind
 from proxy.server.upstream import Headers
+
+# Names that nobody can give to a page of theirs: without a dot, of a top level that is never delegated, addresses.
+_OWN_NAME = re.compile(
+    rb"(?:[^.]*|[^:]*\.(?:localhost|local|internal)|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\.?(?::[0-9]*)?|\[[^\]]*\](?::[0-9]*)?",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=256)
+def is_rebound(address: str, host: bytes) -> bool:
+    """Whether a public name leads to this machine's own `address`, as an attacker's does for his page in a browser here
+    (DNS rebinding): to the browser that page and the proxy are one site then, and nothing else tells."""
+    is_own = address == "::1" or address.startswith(("127.", "::ffff:127."))
+    return is_own and _OWN_NAME.fullmatch(host) is None
 
 
 def presented_key(headers: Headers) -> str | None:

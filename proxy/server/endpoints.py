@@ -13,7 +13,7 @@ from proxy.dialects import CLIENT_DIALECTS
 from proxy.faults import Fault, FaultKind, limit_fault
 from proxy.model.requests import Request
 from proxy.routing.plan import RoutePlan
-from proxy.server.auth import identify, presented_key
+from proxy.server.auth import identify, is_rebound, presented_key
 from proxy.server.entry import Entry
 from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
@@ -48,8 +48,20 @@ def allow(scope: Scope, *methods: str) -> None:
         raise fault
 
 
-def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> tuple[str | None, Ticket]:
-    """The key that the client showed, and a place for its exchange. Raises Fault (401, 429, 503)."""
+def refuse_rebound(scope: Scope) -> None:
+    """Raises Fault (403)."""
+    server = scope.get("server")
+    if server is not None and is_rebound(server[0], header(scope["headers"], b"host") or b""):
+        what = (
+            "this is a local address of the proxy, reached by a public name: ask for localhost or the address itself; "
+            "the API also answers to public names once clients have keys"
+        )
+        raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
+
+
+def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple[str | None, Ticket]:
+    """The key that the client showed, and a place for its exchange. Raises Fault (401, 403, 429, 503)."""
+    headers: Headers = scope["headers"]
     key = presented_key(headers)
     entry.key, entry.mask = key or "", config.mask
     client: Client | None = identify(config, key)
@@ -59,6 +71,8 @@ def admit(service: Service, config: Config, entry: Entry, headers: Headers) -> t
     elif _is_of_other_page(headers):  # browsers let any page send a POST, though not read its answer
         what = "without clients' keys this proxy takes no requests from pages of other sites"
         raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
+    else:
+        refuse_rebound(scope)
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
     service.metrics.begin()
     if client is not None:
@@ -151,7 +165,7 @@ class Completions:
         headers: Headers = scope["headers"]
         entry.endpoint = entry.dialect = self._dialect
         allow(scope, "POST")
-        key, ticket = admit(service, config, entry, headers)
+        key, ticket = admit(service, config, entry, scope)
         try:
             body = await read_body(scope, receive, config)
             entry.unread = False
@@ -232,5 +246,6 @@ class Exposition:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allow(scope, "GET", "HEAD")
+        refuse_rebound(scope)
         text = await asyncio.to_thread(self._metrics.render)
         await respond(send, entry_of(scope), 200, text, CONTENT_TYPE)

@@ -58,12 +58,11 @@ class Passthrough:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, entry = self._service, entry_of(scope)
         config = service.config
-        headers: Headers = scope["headers"]
         entry.endpoint = "passthrough"
         if scope["method"] in ("TRACE", "CONNECT"):
             raise Fault(FaultKind.INVALID_REQUEST, f"{scope['method']} is not passed on", status=405)
         path = upstream_path(scope)
-        key, ticket = admit(service, config, entry, headers)
+        key, ticket = admit(service, config, entry, scope)
         try:
             body, model = await self._body(scope, receive, config, entry)
             plan = config.router.default if model is None else find_route(config, entry, model)
@@ -312,7 +311,7 @@ class Models:
         config = service.config
         entry.endpoint = "models"
         allow(scope, "GET", "HEAD")
-        key, ticket = admit(service, config, entry, scope["headers"])
+        key, ticket = admit(service, config, entry, scope)
         try:
             names = dict.fromkeys(name for route in config.router.routes for name in route.backends)
             listed = await asyncio.gather(*(self._listed(config, config.backend(name), scope, key) for name in names))
