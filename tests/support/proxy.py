@@ -69,7 +69,7 @@ class Proxy:
         """The sum over the samples of one metric that carry these labels."""
         return metric(self.service.metrics.render().decode(), name, **labels)
 
-    async def quiet(self, seconds: float = 5.0) -> None:
+    async def quiet(self, seconds: float = 20.0) -> None:
         """Wait until no exchange runs."""
         async with asyncio.timeout(seconds):
             while self.service.admission.running:
