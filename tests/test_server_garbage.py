@@ -234,7 +234,7 @@ def test_no_request_leaves_anything_to_the_collector(ask: Callable[[Client], Awa
                 "has no address": "http://" + "a" * 64 + ".invalid",
             }.get(backend, up.url)
             places = {"limits": {"max_streams": 1}} if "full" in backend else {}
-            limits = {"first_byte_s": 0.1, "total_s": 0.3}
+            limits = {"first_byte_s": 0.1, "total_s": 0.1}
             async with Proxy(url, up.url, limits=limits, backend=places) as proxy:
                 if "full" in backend:
                     proxy.service.admission.enter_backend(Ticket([], lambda: None), "b0", 1)
