@@ -213,6 +213,7 @@ def test_on_an_address_of_the_network_every_name_is_taken(address: str) -> None:
     assert not is_rebound(address, b"api.example.com")
     assert is_rebound("127.0.0.2", b"api.example.com")
     assert is_rebound("::1", b"api.example.com")
+    assert is_rebound("localhost", b"api.example.com")
 
 
 def test_with_a_key_a_page_gets_in_like_anybody() -> None:

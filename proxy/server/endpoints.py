@@ -48,10 +48,9 @@ def allow(scope: Scope, *methods: str) -> None:
         raise fault
 
 
-def refuse_rebound(scope: Scope) -> None:
+def refuse_rebound(config: Config, scope: Scope) -> None:
     """Raises Fault (403)."""
-    server = scope.get("server")
-    if server is not None and is_rebound(server[0], header(scope["headers"], b"host") or b""):
+    if is_rebound(config.listen.host, header(scope["headers"], b"host") or b""):
         what = (
             "this is a local address of the proxy, reached by a public name: ask for localhost or the address itself; "
             "the API also answers to public names once clients have keys"
@@ -72,7 +71,7 @@ def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple
         what = "without clients' keys this proxy takes no requests from pages of other sites"
         raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
     else:
-        refuse_rebound(scope)
+        refuse_rebound(config, scope)
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
     service.metrics.begin()
     if client is not None:
@@ -242,10 +241,10 @@ class Exposition:
     """`/metrics`."""
 
     def __init__(self, service: Service) -> None:
-        self._metrics = service.metrics
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allow(scope, "GET", "HEAD")
-        refuse_rebound(scope)
-        text = await asyncio.to_thread(self._metrics.render)
+        refuse_rebound(self._service.config, scope)
+        text = await asyncio.to_thread(self._service.metrics.render)
         await respond(send, entry_of(scope), 200, text, CONTENT_TYPE)
