@@ -19,8 +19,8 @@ _OWN_NAME = re.compile(
 @lru_cache(maxsize=256)
 def is_rebound(listen_host: str, host: bytes) -> bool:
     """Whether a public name leads to a proxy that listens on this machine's own address alone, as an attacker's does
-    for his page in a browser here (DNS rebinding): to the browser that page and the proxy are one site then, and nothing
-    else tells. Who listens on the network too may be asked over loopback by any name, by a mesh's sidecar say."""
+    for his page in a browser here (DNS rebinding): to the browser that page and the proxy are one site then, and
+    nothing else tells. Who listens on the network too may be asked over loopback by any name: by a mesh's sidecar."""
     is_own = listen_host in ("localhost", "::1") or listen_host.startswith(("127.", "::ffff:127."))
     return is_own and _OWN_NAME.fullmatch(host) is None
 
