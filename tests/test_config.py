@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from proxy.config import Client, Config, ConfigError, Listen, Policy, check, from_document, load, summary, warnings
+from proxy.config.lines import MAX_READS
 from proxy.config.tables import Backend, RouteTable, Table
 from proxy.config.values import BUILT
 from proxy.exchange import ExchangeSettings
@@ -512,6 +513,26 @@ def test_a_problem_of_a_file_tells_its_line(tmp_path: Path) -> None:
         told = {problem.key_path: problem.line for problem in caught.value.problems}
         assert told == {key: number for number, key in enumerate(lines.values(), 1) if key}
     assert any(line.startswith("listen.port, line 2: 99999") for line in check(path, ENV))
+
+
+@pytest.mark.parametrize(("element", "told"), [("1,", {0, 1, 3_003}), ('"a = b",', {0}), ("[],", {0})])
+def test_a_file_is_read_a_bounded_number_of_times_for_its_lines(
+    element: str, told: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "long = [\n" + (element + "\n") * 3_000 + "]\n[polices]\n"
+    reads = []
+    loads = tomllib.loads
+
+    def counted(text: str) -> dict[str, Any]:
+        reads.append(text)
+        return loads(text)
+
+    document = tomllib.loads(text)
+    monkeypatch.setattr("proxy.config.lines.tomllib.loads", counted)
+    with pytest.raises(ConfigError) as caught:
+        from_document(document, ENV, text)
+    assert {problem.line for problem in caught.value.problems} == told
+    assert len(reads) <= MAX_READS
 
 
 def test_a_problem_tells_no_line_where_there_is_none(tmp_path: Path) -> None:

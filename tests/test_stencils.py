@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import casefile
 from casefile import MODES, Case
 from proxy.dialects.openai_chat import request as openai_request
-from proxy.dialects.stencils import Stencil, Stencils
+from proxy.dialects.stencils import Stencil, Stencils, _texts
 from proxy.replay.inprocess import run
 from proxy.replay.recording import Recording
 from test_properties import CASES, examples
@@ -90,11 +90,42 @@ def test_events_that_all_differ_are_soon_not_learnt_any_more() -> None:
     assert len(stencils._known) == 4
 
 
+def test_a_string_that_is_none_has_few_others_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(strings: list[bytes]) -> list[str] | None:
+        read.append(len(strings))
+        return _texts(strings)
+
+    monkeypatch.setattr("proxy.dialects.stencils._texts", counted)
+    for odd in (b'""', b"null"):
+        payloads = [event().replace(b'"one"', b'"two"' if at % 60 else odd) for at in range(6_000)]
+        stencils = learnt(event())
+        at = 0
+        while at < len(payloads):
+            stencil = stencils.fit(payloads[at])
+            at += 1
+            if stencil is not None:
+                stencil.texts = stencil.texts or []
+                at += stencils.collect(payloads, at)
+        assert sum(read) < 8 * len(payloads)
+        read.clear()
+
+
 # --- with and without ----------------------------------------------------------------------------------------------
 
 PARTS = ["a", " ", "\n", '"', "\\", "é", "\u2028", "\ud83d", "\ude00", "<", "_call", "<tool_call>"]
 SAID = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
 ENVELOPE = {"id": "cc-1", "object": "chat.completion.chunk", "created": 1790000000, "model": "test-model"}
+
+
+def choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {**ENVELOPE, "choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
+
+
+def called(index: int, arguments: str, **head: str) -> dict[str, Any]:
+    name = {"name": head.pop("name")} if "name" in head else {}
+    return {"tool_calls": [{"index": index, **head, "function": {**name, "arguments": arguments}}]}
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, **top: Any) -> dict[str, Any]:
@@ -255,6 +286,29 @@ def test_fragments_of_a_call_in_two_spellings_keep_their_order_when_they_come_to
     spelt = [json.dumps(one, separators=((",", ":"), (", ", ": "))[n // 2 % 2]) for n, one in enumerate(chunks)]
     reply, *_ = said(case, "annotate", ["".join(f"data: {one}\n\n" for one in spelt).encode()], live=False)
     assert [call.arguments for call in reply.calls.values()] == [text]
+
+
+def test_each_choice_has_its_own_call_in_progress_when_fragments_come_together() -> None:
+    tools = [{"type": "function", "function": {"name": "get_x"}}]
+    asked = {"model": "m", "messages": [], "stream": True, "n": 2, "tools": tools}
+    fragments = [(1, 0, "{"), (0, 0, "{"), (1, 1, "{"), *[(1, 0, " "), (1, 1, " "), (0, 0, " ")] * 3]
+    fragments += [(1, 1, "}"), (1, 0, "}"), (0, 0, "}")]  # of choice 1 the first call got the last one
+    chunks = [
+        *(choice(place, {"role": "assistant"}) for place in (0, 1)),
+        *(
+            choice(place, called(call, "", id=f"c{place}{call}", name="get_x"))
+            for place, call in ((1, 0), (0, 0), (1, 1))
+        ),
+        *(choice(place, called(call, text)) for place, call, text in fragments),
+        *(choice(place, {}, "length") for place in (0, 1)),
+    ]
+    events = [f"data: {json.dumps(one)}\n\n".encode() for one in chunks] + [b"data: [DONE]\n\n"]
+    for pieces in (events, [b"".join(events)], [b"".join(events[:14]), b"".join(events[14:])]):
+        recording = Recording("x", "", "openai-chat", tuple(pieces), asked, 200, {}, "eof")
+        answer = run(openai_request.read(json.dumps(asked).encode()), recording, casefile.settings("annotate"))
+        reply = casefile.read_reply(answer.status, answer.headers, bytes(answer.body), stream=True)
+        told = {entry["id"]: entry["verdict"] for entry in reply.report}
+        assert told == {"c00": "incomplete", "c10": "incomplete", "c11": "valid"}
 
 
 PIECES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -147,6 +148,19 @@ def test_what_stands_behind_a_compressed_body_is_nothing_at_every_cut(behind: by
         assert inflate is not None
         assert b"".join([*inflate.feed(packed[:cut]), *inflate.feed(packed[cut:])]) == b"text"
         assert inflate.complete
+
+
+def test_many_members_in_one_read_cost_no_more_than_in_many_reads() -> None:
+    packed = gzip.compress(b"", mtime=0) * 50_000
+
+    def spent(step: int) -> float:
+        inflate = inflater("gzip", LIMIT)
+        assert inflate is not None
+        began = time.process_time()
+        assert not any(list(inflate.feed(packed[at : at + step])) for at in range(0, len(packed), step))
+        return time.process_time() - began
+
+    assert spent(len(packed)) < 4 * (spent(4_096) + 0.01)
 
 
 def test_a_bomb_is_stopped_early_and_a_large_body_at_the_limit() -> None:

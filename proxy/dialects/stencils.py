@@ -19,7 +19,7 @@ import orjson
 # A stream whose events all differ (random padding, a sequence number) would have each of them learnt in vain.
 _UNUSED_LIMIT = 4
 _STENCILS_LIMIT = 32
-# So many strings are read at once at most: those behind one that is none are read again.
+# So many strings are read at once at most: of those behind one that is none, fewer and fewer.
 _TOGETHER = 64
 _LF, _CR = b"\n\r"
 _STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -82,6 +82,7 @@ class Stencils:
         self.last: Stencil | None = None  # the one that fitted last, until the decoder has taken note of it
         self._known: list[Stencil] = []
         self._unused = 0
+        self._together = _TOGETHER
 
     def fit(self, data: bytes) -> Stencil | None:
         """The stencil that an event's data fits, with a text that is not empty."""
@@ -109,26 +110,33 @@ class Stencils:
 
     def collect(self, payloads: list[bytes], at: int) -> int:
         """Add the strings of the events from `at` on to the `texts` of the stencils that they fit, as long as each fits
-        one that has `texts`. Gives how many were taken: of a long run the first ones only. To read strings together
-        takes half the time."""
+        one of the last one's choice that has `texts`. Gives how many were taken: of a long run the first ones only. To
+        read strings together takes half the time."""
         takers: list[list[str]] = []
         strings: list[bytes] = []
-        last = None
-        for data in payloads[at : at + _TOGETHER]:
+        last = self.last
+        assert last is not None, "one has fitted"
+        choice = last.choice
+        for data in payloads[at : at + self._together]:
             size = len(data)
             for stencil in self._known:
                 if data[: stencil.begin] == stencil.before and data[size - stencil.end :] == stencil.behind:
                     break
             else:
                 break
-            if stencil.texts is None:
+            string = data[stencil.begin : size - stencil.end]
+            if stencil.texts is None or stencil.choice != choice or string == b'""':
                 break
             takers.append(stencil.texts)
-            strings.append(data[stencil.begin : size - stencil.end])
+            strings.append(string)
             last = stencil
-        texts = _texts(strings)
-        if texts is None or last is None:
+        if not strings:
             return 0
+        texts = _texts(strings)
+        if texts is None:
+            self._together = max(len(strings) // 2, 1)
+            return 0
+        self._together = min(2 * self._together, _TOGETHER)
         for taker, text in zip(takers, texts, strict=True):
             taker.append(text)
         self.last = last

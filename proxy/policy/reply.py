@@ -133,7 +133,7 @@ class Reply:
         self._texts: list[str] = []  # of those events
         self._verbatim: list[bytes] = []  # their payloads
         self._growing: list[tuple[Stencil, Slots, HeldCall]] = []  # calls whose arguments are collected until then
-        self._newest: Stencil | None = None  # of the last of them
+        self._newest: dict[int, Stencil | None] = {}  # of the last of them, by choice
         self._flow: Stencil | None = None  # what the next read may fit as a whole, see `flow`
         self._flowed: list[str] = []  # the texts of reads that did
         self._flow_last = b""  # the last of those
@@ -298,7 +298,7 @@ class Reply:
                     if arguments is not None:
                         arguments.append(text)
                         at += stencils.collect(payloads, at)
-                        self._newest = stencils.last
+                        self._newest[stencil.choice] = stencils.last
                         continue
                 elif (stencil is self._run and not text[-1].isspace()) or self._begin_run(stencil, text):
                     texts.append(text)
@@ -357,9 +357,10 @@ class Reply:
             slots.grow(call, texts)
             texts.clear()  # of another stencil too, perhaps
             size += call.size - before
-            if stencil is self._newest:
+            if stencil is self._newest.get(stencil.choice):
                 slots.make_current(call)
         self._growing.clear()
+        self._newest.clear()
         self._count_held(size)
 
     def _end_runs(self) -> None:

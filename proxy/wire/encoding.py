@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from proxy.faults import Fault, FaultKind, limit_fault
 
 _STEP = 1 << 20
+_BLOCK = 16_384  # bytes that are read at once: what is behind the end of a member is copied at each, and one has 20
 _GROWTH = 100
 _FREE = 1 << 20  # bytes out that may have grown from less
 _MEMBER = b"\x1f\x8b"  # what a gzip member begins with
@@ -39,33 +40,40 @@ class Inflater:
 
     def _inflated(self, data: bytes) -> list[bytes]:
         self._in += len(data)
-        data, self._begun = self._begun + data, b""
-        pieces = []
-        try:
-            while data and not self._over and self._out <= self._limit:
-                if self._fresh:
-                    self._fresh = False
-                    if (data[0] & 0x0F) != 8:
-                        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-                if self._inflate.eof:
-                    if self._gzip and data == _MEMBER[:1]:
-                        self._begun = data
-                        break
-                    if not self._gzip or not data.startswith(_MEMBER):
-                        self._over = True  # bytes behind the compressed stream are nothing
-                        break
-                    self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
-                piece = self._inflate.decompress(data, _STEP)
-                data = self._inflate.unconsumed_tail or self._inflate.unused_data
-                self._out += len(piece)
-                if self._out > _FREE + _GROWTH * self._in:
-                    bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
-                    raise Fault(FaultKind.BAD_ENCODING, bomb)
-                if piece:
-                    pieces.append(piece)
-        except zlib.error as error:
-            raise Fault(FaultKind.BAD_ENCODING, f"the upstream's compressed body is broken: {error}") from None
+        pieces: list[bytes] = []
+        for at in range(0, len(data), _BLOCK):
+            if self._over or self._out > self._limit:
+                break
+            block, self._begun = self._begun + data[at : at + _BLOCK], b""
+            try:
+                self._take(block, pieces)
+            except zlib.error as error:
+                broken = f"the upstream's compressed body is broken: {error}"
+                raise Fault(FaultKind.BAD_ENCODING, broken) from None
         return pieces
+
+    def _take(self, data: bytes, pieces: list[bytes]) -> None:
+        while data and self._out <= self._limit:
+            if self._fresh:
+                self._fresh = False
+                if (data[0] & 0x0F) != 8:
+                    self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            if self._inflate.eof:
+                if self._gzip and data == _MEMBER[:1]:
+                    self._begun = data
+                    return
+                if not self._gzip or not data.startswith(_MEMBER):
+                    self._over = True  # bytes behind the compressed stream are nothing
+                    return
+                self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # the next member (RFC 1952, 2.2)
+            piece = self._inflate.decompress(data, _STEP)
+            data = self._inflate.unconsumed_tail or self._inflate.unused_data
+            self._out += len(piece)
+            if self._out > _FREE + _GROWTH * self._in:
+                bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
+                raise Fault(FaultKind.BAD_ENCODING, bomb)
+            if piece:
+                pieces.append(piece)
 
     @property
     def complete(self) -> bool:
