@@ -65,10 +65,18 @@ async def endless(c: Conversation) -> None:
     await c.until_closed()
 
 
-@pytest.mark.parametrize("script", [whole, cut, refused, hung_up, endless])
+async def hung_up_when_asked_again(c: Conversation) -> None:
+    if len(c.request.json["messages"]) > 1:
+        c.reset()
+        return
+    await c.stream(chunk({"tool_calls": [HEAD | {"function": {"name": "look", "arguments": "[]"}}]}, "tool_calls"))
+
+
+@pytest.mark.parametrize("script", [whole, cut, refused, hung_up, hung_up_when_asked_again, endless])
 def test_nothing_of_an_exchange_waits_for_the_collector(script: Callable[[Conversation], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with Upstream(script) as up, Upstream(script) as other, Proxy(up.url, other.url) as proxy:
+        policy = {"reask": 1}
+        async with Upstream(script) as up, Upstream(script) as other, Proxy(up.url, other.url, policy=policy) as proxy:
             gc.collect()
             gc.disable()
             for _ in range(3):

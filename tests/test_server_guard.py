@@ -280,6 +280,35 @@ def test_a_late_head_behind_a_request_does_not_get_into_its_answer() -> None:
     uvloop.run(main())
 
 
+def test_a_client_that_leaves_its_pipeline_is_no_mistake_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    gone = asyncio.Event()
+
+    async def slow(c: Conversation) -> None:
+        if len(up.seen) > 1:
+            await gone.wait()
+        await c.answer(200, b'{"data": []}')
+
+    up = Upstream(slow)
+
+    async def main() -> None:
+        async with up, Proxy(up.url) as proxy:
+            async with Client(proxy.port) as client:
+                await client.send(request_bytes(None, "/v1/models", "GET") * 3)
+                assert (await client.rest(await client.head())).status == 200
+                while len(up.seen) < 2:
+                    await asyncio.sleep(0.005)
+                client.leave()
+            async with asyncio.timeout(10):
+                while proxy.server.server_state.connections:
+                    await asyncio.sleep(0.005)
+                gone.set()
+                while proxy.server.server_state.tasks:
+                    await asyncio.sleep(0.005)
+
+    uvloop.run(main())
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_a_body_over_its_limit_is_413_and_the_client_can_read_it() -> None:
     async def test(proxy: Proxy, up: Upstream) -> None:
         piece = b"10000\r\n" + b"a" * 65536 + b"\r\n"

@@ -140,6 +140,8 @@ class Downstream:
 
     def lost(self) -> None:
         """The client has left."""
+        self.cycle.disconnected = True  # uvicorn tells only the last request on the connection
+        self.cycle.message_event.set()
         gone, self._gone = self._gone, None
         if gone is not None:
             gone()
@@ -406,10 +408,7 @@ class GuardedProtocol(HttpToolsProtocol):
         name = request_id(None)
         logger.info("refused: %s", fault, extra={"fields": {"event": "refused", "request_id": name, "client": peer}})
         self._deaf = True
-        cycle = self._unanswered
-        if cycle is not None:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        if self._unanswered is not None:
             self._all_lost()
         body = error_body("openai-chat", fault)
         head = [STATUS_LINE[fault.public_status]]

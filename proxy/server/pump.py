@@ -293,6 +293,8 @@ class Pump:
             if not task.cancelled() and task.exception() is None:
                 await task.result().aclose()
             raise
+        finally:
+            del task  # it keeps its error, whose traceback holds this frame
 
     async def _next(self, attempt: Attempt) -> list[Command]:
         """Read until the core wants something done. The path of every upstream byte: keep it short."""
