@@ -1553,6 +1553,38 @@ def test_nothing_is_left_of_a_request_that_is_cancelled_whenever_it_is(
     gc.collect()
 
 
+def test_a_connection_that_is_given_up_while_it_is_made_waits_for_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Connection.connection_made
+    asking: list[asyncio.Task[bytes]] = []
+
+    def given_up(connection: Connection, transport: asyncio.BaseTransport) -> None:
+        made(connection, transport)
+        asking.pop().cancel()
+
+    def connections() -> int:
+        return sum(isinstance(one, Connection) for one in gc.get_objects())
+
+    async def main() -> None:
+        async with Upstream(hello) as up:
+            pool = Pool()
+            task = asyncio.create_task(exchange(pool, up))
+            asking.append(task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            del task
+            await settled(lambda: connections() == before, 10)
+            await pool.aclose()
+
+    monkeypatch.setattr(Connection, "connection_made", given_up)
+    gc.collect()
+    before = connections()
+    gc.disable()
+    try:
+        uvloop.run(main())
+    finally:
+        gc.enable()
+
+
 def test_impatient_callers_leave_nothing_and_the_next_are_served() -> None:
     async def slow(c: Conversation) -> None:
         await asyncio.sleep(0.005)

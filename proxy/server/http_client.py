@@ -620,6 +620,7 @@ class Pool:
             if connection in self.open:  # it was there, which uvloop forgets and asyncio closes too politely
                 self.open.discard(connection)
                 connection.abort()
+                del connection._transport  # they refer to each other, and of what uvloop forgets it ends nothing
             connection.part()
             sock.close()
             raise
