@@ -243,3 +243,16 @@ def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
 )
 def test_doubled_keys_are_seen_at_every_level_but_inside_arguments(data: bytes, doubled: bool) -> None:
     assert doubled_keys(data, frozenset({"arguments"})) is doubled
+
+
+def test_a_broken_document_that_is_too_deep_is_said_to_be_so_on_any_stack() -> None:
+    """The parser gives up at a depth that depends on how deep the stack is that it is called on."""
+
+    def at(depth: int) -> str:
+        if depth:
+            return at(depth - 1)
+        with pytest.raises(NotJson) as refused:
+            documents(b"[" * 800 + b"x")
+        return str(refused.value)
+
+    assert {at(0), at(100), at(300)} == {"nested too deeply: over 240 levels"}

@@ -186,6 +186,9 @@ def _read(text: str, at: int, found: list[Any]) -> int:
         value, end = _DECODER.raw_decode(text, at)
     except RecursionError:
         raise NotJson(_TOO_DEEP) from None
+    except ValueError:
+        _shallow(text[at:])  # how deep the parser gets depends on the stack that it is called on: say the same for all
+        raise
     if end - at > 2 * MAX_LEVELS:
         _shallow(text[at:end])
     found.append(value)

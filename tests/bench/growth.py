@@ -34,6 +34,7 @@ LIMITS = """\
 max_events = 10000000
 max_reply_bytes = 4294967296
 max_held_bytes = 67108864
+max_arguments_bytes = 67108864
 max_streams = 10000
 connect_s = 60
 """

@@ -22,7 +22,7 @@ PROOFS = {
     "openai-responses": (b"completed", b"incomplete", b"failed", b"[DONE]"),
     "anthropic-messages": (b"stop_reason", b"message_stop", b"[DONE]"),
     "gemini": (b"finishReason", b"finish_reason", b"[DONE]"),
-    "ollama-chat": (b"done",),
+    "ollama-chat": (b"done", b"[DONE]"),
 }
 
 
