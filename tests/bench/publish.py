@@ -93,7 +93,8 @@ def block(run: dict[str, Any], growth: dict[str, Any], footprint: dict[str, Any]
 
 def _sizing(run: dict[str, Any], footprint: dict[str, Any]) -> list[str]:
     """What so many streams need, from what paced ones cost: an event for each read, the dearest way to send them."""
-    (paced,) = [cell["targets"]["wholecall"] for cell in run["cells"] if cell["workload"] == "paced"]
+    # The fewer streams there are, the dearer an event is: those of the smallest number.
+    paced, *_ = [cell["targets"]["wholecall"] for cell in run["cells"] if cell["workload"] == "paced"]
     event_s = paced["cpu_s_per_1000_events"] / 1000
     stream_kib = max(footprint["streams_kib"].values())
     head = ["streams at once", "memory, MiB", *(f"cores at {rate} events/s" for rate in RATES)]
