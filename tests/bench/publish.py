@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("run", "growth", "footprint"):
         found = json.loads((folder / f"{name}.json").read_text())
         found.pop("rows", None)  # of every round: too much to keep
+        found["command"] = [Path(word).name if word.startswith("/") else word for word in found["command"]]
         (PUBLISHED / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     shutil.copy(folder / "growth.svg", PUBLISHED)
     before, _, rest = README.read_text().partition(BEGIN)
