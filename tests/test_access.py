@@ -173,12 +173,16 @@ OWN = (
     "a.b.internal.",
     "x.local:80",
     "app.localhost",
+    "wholecall.lan:8080",
+    "box.home.arpa",
 )
 PUBLIC = (
     "attacker.example",
     "attacker.example:8080",
     "127.0.0.1.attacker.example",
     "localhost.attacker.example.",
+    "lan.box",
+    "attackerlan.com",
     "a.b:",
 )
 

@@ -9,9 +9,11 @@ from proxy.config import Client, Config
 from proxy.faults import Fault, FaultKind
 from proxy.server.upstream import Headers
 
-# Names that nobody can give to a page of theirs: without a dot, of a top level that is never delegated, addresses.
+# Names that nobody can give to a page of theirs: without a dot, of a top level that is reserved (RFC 2606, 6762, 8375;
+# .internal and .corp by ICANN) or that home and office networks use and the root has not, and addresses.
+_OWN_TOP = rb"localhost|local|internal|test|corp|home|lan|intranet|localdomain|private|home\.arpa"
 _OWN_NAME = re.compile(
-    rb"(?:[^.]*|[^:]*\.(?:localhost|local|internal)|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\.?(?::[0-9]*)?|\[[^\]]*\](?::[0-9]*)?",
+    rb"(?:[^.]*|[^:]*\.(?:%b)|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\.?(?::[0-9]*)?|\[[^\]]*\](?::[0-9]*)?" % _OWN_TOP,
     re.IGNORECASE,
 )
 

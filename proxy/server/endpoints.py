@@ -48,13 +48,10 @@ def allow(scope: Scope, *methods: str) -> None:
         raise fault
 
 
-def refuse_rebound(config: Config, scope: Scope) -> None:
-    """Raises Fault (403)."""
+def refuse_rebound(config: Config, scope: Scope, but: str) -> None:
+    """`but`: what can be done besides. Raises Fault (403)."""
     if is_rebound(config.listen.host, header(scope["headers"], b"host") or b""):
-        what = (
-            "this is a local address of the proxy, reached by a public name: ask for localhost or the address itself; "
-            "the API also answers to public names once clients have keys"
-        )
+        what = f"listen.host is a local address, and Host names a public one: ask for localhost or the address; {but}"
         raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
 
 
@@ -71,7 +68,7 @@ def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple
         what = "without clients' keys this proxy takes no requests from pages of other sites"
         raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
     else:
-        refuse_rebound(config, scope)
+        refuse_rebound(config, scope, "with [[clients]] every name is answered to")
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
     service.metrics.begin()
     if client is not None:
@@ -245,6 +242,6 @@ class Exposition:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allow(scope, "GET", "HEAD")
-        refuse_rebound(self._service.config, scope)
+        refuse_rebound(self._service.config, scope, "clients' keys change nothing here")
         text = await asyncio.to_thread(self._service.metrics.render)
         await respond(send, entry_of(scope), 200, text, CONTENT_TYPE)

@@ -85,7 +85,9 @@ def block(run: dict[str, Any], growth: dict[str, Any], footprint: dict[str, Any]
         f"the image about {footprint['image']['sum_mb']:.0f} MB.",
         *_workers(run["scaling"]),
         "All figures, with versions and the commit, are in [tests/bench/published](tests/bench/published).",
-        "`python tests/bench/run.py` measures anew; `sh tests/bench/setup.sh DIR` installs the others.",
+        "`python tests/bench/run.py` measures anew, in some 25 minutes;",
+        "with `--rounds 1 --cells text-200:16 --peers ''` it takes a first look.",
+        "`sh tests/bench/setup.sh DIR` installs the others, for `--environments DIR`.",
     )
     plot = "![CPU and memory by size](tests/bench/published/growth.svg)"
     return "\n\n".join([how, table(head, rows), growing, plot, fixed, *_sizing(run, footprint)]) + "\n"
