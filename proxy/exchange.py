@@ -235,8 +235,8 @@ class Exchange:
         if self._state == "reading" and self._reply.proof and self._reply.body.streamed:
             self._reply.note(Quirk.RESET_AFTER_END)
             return self._conclude(now)
-        if self._state == "refused" and fault.kind is FaultKind.STREAM_CUT:
-            return self._fail(self._reply.refusal(), now)
+        if self._state == "refused" and fault.kind in (FaultKind.STREAM_CUT, FaultKind.BAD_ENCODING, FaultKind.LIMIT):
+            return self._fail(self._reply.refusal(), now)  # its body broke; the status says enough
         if self._state in ("waiting", "reading", "refused"):
             self._need_reply()
             return self._fail(fault, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from fuzz.targets import TARGETS
@@ -287,6 +289,26 @@ FINDINGS = [
         )
     ),
     ("more than is held in the first read", "openai-chat", SMALL + A * 90),
+    (
+        "an error whose compressed body breaks after some members",
+        "openai-chat",
+        b'{"status": 500, "encoding": "gzip, as said", "cut": "byte"}\n'
+        + gzip.compress(b"no", mtime=0) * 3
+        + b"\x1f\x8b\7",
+    ),
+    *(
+        (
+            f"text before a break in its compressed body, as {dialect}",
+            dialect,
+            b'{"encoding": "gzip, as said", "cut": "byte"}\n' + gzip.compress(A * 4, mtime=0)[:-8] + b"\7" * 8,
+        )
+        for dialect in ("openai-chat", "anthropic-messages")
+    ),
+    (
+        "one document over several lines, the first of which looks like one of a stream",
+        "ollama-chat",
+        b'{}\n{"model": "",\n "message": {"role": 0, "content": "<|DSML|function_calls>"}}',
+    ),
     ("an event of just its limit", "framing", b"sse 8\ndata: xx\n\n"),
     ("an element behind white space", "framing", b"array 3\n[    1,2]"),
     ("a document over several lines whose second is long", "framing", b"body-lines 12\n{\n" + b" " * 12 + b'"a": 1}'),

@@ -122,6 +122,22 @@ def test_an_error_that_is_cut_is_told_without_the_key() -> None:
     run(script, test)
 
 
+@pytest.mark.parametrize("piece", [1 << 16, 40, 1])
+def test_an_error_whose_compressed_body_breaks_is_told_as_far_as_it_was_whole(piece: int) -> None:
+    packed = gzip.compress(WORDS.encode(), mtime=0)
+    broken = packed[:-8] + b"checksum"
+    said = WORDS.replace(KEY, "*" * len(KEY)).replace(TOKEN, "*" * len(TOKEN))
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await chat(proxy.port)
+        assert (reply.status, reply.error["message"]) == (400, said)
+        passed = await ask(proxy.port, None, "/v1/files/1")
+        assert (passed.status, passed.broken) == (400, True)
+        assert passed.body.decode() == said
+
+    run(refuses(body=broken, piece=piece, kind="text/plain", content_encoding="gzip"), test)
+
+
 @pytest.mark.parametrize("after_text", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_an_error_inside_a_reply_comes_without_the_key(path: str, after_text: bool) -> None:

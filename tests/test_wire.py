@@ -7,6 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -148,6 +149,38 @@ def test_what_stands_behind_a_compressed_body_is_nothing_at_every_cut(behind: by
         assert inflate is not None
         assert b"".join([*inflate.feed(packed[:cut]), *inflate.feed(packed[cut:])]) == b"text"
         assert inflate.complete
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip members", "deflate"])
+@pytest.mark.parametrize("broken", ["checksum", "data", "member"])
+def test_a_broken_body_gives_what_was_whole_before_the_break_at_every_cut(encoding: str, broken: str) -> None:
+    text = b"".join(b"data: hello %d\n\n" % number for number in range(40))
+    pack = zlib.compress if encoding == "deflate" else partial(gzip.compress, mtime=0)
+    packed = pack(text[:300]) + pack(text[300:]) if encoding == "gzip members" else pack(text)
+    match broken:
+        case "checksum":
+            packed = packed[:-3] + bytes([packed[-3] ^ 1]) + packed[-2:]
+        case "data":  # 11 is no type of a block (RFC 1951, 3.2.3)
+            flushed = zlib.compressobj(wbits=15 if encoding == "deflate" else 31)
+            packed = flushed.compress(text) + flushed.flush(zlib.Z_FULL_FLUSH) + b"\x07" + packed[10:]
+        case "member":
+            packed = packed[:2] + b"\x09" + packed[3:]
+
+    def read(*reads: bytes) -> tuple[bytes, str]:
+        inflate = inflater(encoding.split()[0], LIMIT)
+        assert inflate is not None
+        pieces: list[bytes] = []
+        with pytest.raises(Fault, match="compressed body is broken") as told:
+            for data in reads:
+                pieces.extend(inflate.feed(data))
+        return b"".join(pieces), str(told.value)
+
+    whole = read(packed)
+    if broken == "data" or (broken == "checksum" and encoding != "gzip members"):
+        assert whole[0] == text
+    for cut in range(1, len(packed)):
+        assert read(packed[:cut], packed[cut:]) == whole
+    assert read(*(packed[at : at + 1] for at in range(len(packed)))) == whole
 
 
 def test_many_members_in_one_read_cost_no_more_than_in_many_reads() -> None:

@@ -63,7 +63,7 @@ class CompressedReply(Reply):
 class ErrorReply(CompressedReply):
     """A reply whose status is no success, without the configured credentials, which a backend may quote."""
 
-    __slots__ = ("_ended", "_inflater", "_masked")
+    __slots__ = ("_ended", "_faults", "_inflater", "_masked")
 
     def __init__(self, reply: Reply, mask: Mask) -> None:
         super().__init__(reply)
@@ -71,6 +71,7 @@ class ErrorReply(CompressedReply):
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
         self._masked = MaskedPieces(mask)
         self._inflater: Inflater | None = None
+        self._faults: list[Fault] = []  # behind what was read last
         self._ended = False
 
     def decode(self, max_bytes: int) -> None:
@@ -87,6 +88,10 @@ class ErrorReply(CompressedReply):
     async def read(self, take: Take | None = None) -> bytes:
         """As of any reply, but nothing goes to `take`."""
         while not self._ended:
+            if self._faults:
+                if rest := self._masked.rest():
+                    return rest
+                raise self._faults.pop()
             try:
                 data = await (super().read() if self._inflater is not None else Reply.read(self))
             except Fault:
@@ -96,11 +101,20 @@ class ErrorReply(CompressedReply):
             if not data:
                 self._ended = True
                 return self._masked.rest()
-            if self._inflater is not None:
-                data = b"".join(self._inflater.feed(data))
-            if masked := self._masked.feed(data):
+            if masked := self._masked.feed(self._decoded(data)):
                 return masked
         return b""
+
+    def _decoded(self, data: bytes) -> bytes:
+        """What comes of the body's bytes, up to the fault in them."""
+        if self._inflater is None:
+            return data
+        pieces: list[bytes] = []
+        try:
+            pieces.extend(self._inflater.feed(data))  # up to a fault, as a list does
+        except Fault as fault:
+            self._faults.append(fault)
+        return b"".join(pieces)
 
 
 class Upstream:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from proxy.faults import Fault, FaultKind, limit_fault
 
 _STEP = 1 << 20
-_BLOCK = 16_384  # bytes that are read at once: what is behind the end of a member is copied at each, and one has 20
+_BLOCK = 16_384  # bytes that are read at once: what is behind the end of a member, of 20 bytes or more, is copied
 _GROWTH = 100
 _FREE = 1 << 20  # bytes out that may have grown from less
 _MEMBER = b"\x1f\x8b"  # what a gzip member begins with
@@ -32,27 +32,39 @@ class Inflater:
         self._fresh = not self._gzip  # deflate: some servers send it raw, without the zlib header
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Plain pieces of at most 1 MiB. Raises Fault (BAD_ENCODING, also for a bomb) before them; the limit
-        max_reply_bytes is told behind those that are within it."""
-        yield from self._inflated(data)
+        """Plain pieces of at most 1 MiB. Behind all that could be read before it: raises Fault (BAD_ENCODING, also for
+        a bomb; the limit max_reply_bytes)."""
+        yield from self._blocks(data, _BLOCK)
         if self._out > self._limit:
             raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
 
-    def _inflated(self, data: bytes) -> list[bytes]:
-        self._in += len(data)
-        pieces: list[bytes] = []
-        for at in range(0, len(data), _BLOCK):
+    def _blocks(self, data: bytes, size: int) -> Iterator[bytes]:
+        for at in range(0, len(data), size):
             if self._over or self._out > self._limit:
                 break
-            block, self._begun = self._begun + data[at : at + _BLOCK], b""
+            block, self._begun = self._begun + data[at : at + size], b""
+            before = self._inflate.copy(), self._fresh, self._in, self._out
+            self._in += min(size, len(data) - at)
             try:
-                self._take(block, pieces)
+                yield from self._pieces(block)
+                continue
             except zlib.error as error:
-                broken = f"the upstream's compressed body is broken: {error}"
-                raise Fault(FaultKind.BAD_ENCODING, broken) from None
-        return pieces
+                if size == 1:
+                    broken = f"the upstream's compressed body is broken: {error}"
+                    raise Fault(FaultKind.BAD_ENCODING, broken) from None
+            given = self._out - before[3]
+            self._inflate, self._fresh, self._in, self._out = before
+            yield from self._before_the_break(block, given)
 
-    def _take(self, data: bytes, pieces: list[bytes]) -> None:
+    def _before_the_break(self, block: bytes, given: int) -> Iterator[bytes]:
+        """zlib gives nothing of a read that breaks, however much was whole before the break: the block once more, byte
+        by byte, without what it has `given`. So the same text comes of a broken body, however it is cut."""
+        for piece in self._blocks(block, 1):
+            if rest := piece[given:]:
+                yield rest
+            given = max(given - len(piece), 0)
+
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
         while data and self._out <= self._limit:
             if self._fresh:
                 self._fresh = False
@@ -73,7 +85,7 @@ class Inflater:
                 bomb = f"the upstream's compressed body grows more than {_GROWTH}-fold"
                 raise Fault(FaultKind.BAD_ENCODING, bomb)
             if piece:
-                pieces.append(piece)
+                yield piece
 
     @property
     def complete(self) -> bool:

@@ -201,8 +201,8 @@ def _check_same(one: Played, other: Played) -> None:
     a, b = one.answer, other.answer
     assert a.record is not None
     assert b.record is not None
-    if "bad_encoding" in (a.record.code, b.record.code):
-        return  # what a broken compression gave before it broke depends on the piece that it broke in
+    if "bad_encoding" in (a.record.code, b.record.code) and b"-fold" in a.body + b.body:
+        return  # how much a bomb gives before it is told from text depends on what came with it
     codes = f"{a.record.code or 'ok'} and {b.record.code or 'ok'}"
     heads = (a.status, a.headers) == (b.status, b.headers)
     assert heads, f"another cut, another status: {codes}\n{a.status} {_first(a)}\n{b.status} {_first(b)}"
