@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from math import isfinite
 from typing import Any
 
 import orjson
 
 from proxy.model.findings import Quirk
-from proxy.wire.jsonscan import is_deeper
+from proxy.wire.jsonscan import is_deeper, skip_blanks
 
 MAX_DOCUMENTS = 65_536  # in one event or body: a long reply in chunks; 4,000,000 empty ones took 5 s
 MAX_LEVELS = 240  # of brackets: orjson writes 254 with what an event adds, Python's own reader stops below 1,000
@@ -39,7 +38,6 @@ _STRICT = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 19  # digits of the shortest integer that 64 bits may not hold
 _BEFORE_NUMBERS = b"[:, \t\r\n-"
-_BLANKS = re.compile(r"[ \t\r\n]*+")
 _LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
 
 
@@ -151,7 +149,7 @@ def documents(data: bytes) -> tuple[list[Any], list[Quirk]]:
         pass
     text, quirks = decode(data)
     found: list[Any] = []
-    at = _skip_blanks(text, 0)
+    at = skip_blanks(text, 0)
     try:
         while at < len(text):
             at = _read(text, at, found)
@@ -169,7 +167,7 @@ def leading_documents(data: bytes) -> tuple[list[Any], bytes, bytes]:
     broken."""
     text = decode(data)[0]
     found: list[Any] = []
-    at = _skip_blanks(text, 0)
+    at = skip_blanks(text, 0)
     try:
         while at < len(text) and text[at] in "{[" and not text.startswith("[DONE]", at):
             at = _read(text, at, found)
@@ -192,11 +190,7 @@ def _read(text: str, at: int, found: list[Any]) -> int:
     if end - at > 2 * MAX_LEVELS:
         _shallow(text[at:end])
     found.append(value)
-    return _skip_blanks(text, end)
-
-
-def _skip_blanks(text: str, at: int) -> int:
-    return _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # also matches nothing
+    return skip_blanks(text, end)
 
 
 def decode(data: bytes) -> tuple[str, list[Quirk]]:

@@ -166,39 +166,40 @@ def value_end(text: str, at: int) -> int:
     raise ValueError("the value does not end")
 
 
-def _skip(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+def skip_blanks(text: str, at: int) -> int:
+    """Where the first character from `at` on is that is no white space of JSON (RFC 8259, 2)."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # also matches nothing
 
 
 def _object_spans(text: str, at: int) -> Iterator[tuple[str, int, int]]:
     """(decoded key, begin, end) of each member's value of the object that begins at `at`."""
-    at = _skip(text, at + 1)
+    at = skip_blanks(text, at + 1)
     while text[at : at + 1] != "}":
         key = _STRING.match(text, at)
         if key is None:
             raise ValueError("no key here")
-        at = _skip(text, key.end())
+        at = skip_blanks(text, key.end())
         if text[at : at + 1] != ":":
             raise ValueError("no colon here")
-        begin = _skip(text, at + 1)
+        begin = skip_blanks(text, at + 1)
         end = value_end(text, begin)
         source = key.group()
         yield (json.loads(source, strict=False) if "\\" in source else source[1:-1]), begin, end
-        at = _skip(text, end)
+        at = skip_blanks(text, end)
         if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
+            at = skip_blanks(text, at + 1)
         elif text[at : at + 1] != "}":
             raise ValueError("no comma here")
 
 
 def _item_spans(text: str, at: int) -> Iterator[tuple[int, int]]:
-    at = _skip(text, at + 1)
+    at = skip_blanks(text, at + 1)
     while text[at : at + 1] != "]":
         end = value_end(text, at)
         yield at, end
-        at = _skip(text, end)
+        at = skip_blanks(text, end)
         if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
+            at = skip_blanks(text, at + 1)
         elif text[at : at + 1] != "]":
             raise ValueError("no comma here")
 
@@ -208,7 +209,7 @@ def members(text: str) -> list[tuple[str, str]]:
 
     ValueError if the text is no object.
     """
-    at = _skip(text, 0)
+    at = skip_blanks(text, 0)
     if text[at : at + 1] != "{":
         raise ValueError("not an object")
     return [(key, text[begin:end]) for key, begin, end in _object_spans(text, at)]
@@ -216,7 +217,7 @@ def members(text: str) -> list[tuple[str, str]]:
 
 def items(text: str) -> list[str]:
     """The source characters of each element of the JSON array that `text` is. ValueError if the text is no array."""
-    at = _skip(text, 0)
+    at = skip_blanks(text, 0)
     if text[at : at + 1] != "[":
         raise ValueError("not an array")
     return [text[begin:end] for begin, end in _item_spans(text, at)]
@@ -228,7 +229,7 @@ def value_span(text: str, path: Sequence[str | int]) -> str | None:
     Of doubled keys the last counts, as for every decoder in use here. Reads the document once for each component.
     """
     try:
-        at = _skip(text, 0)
+        at = skip_blanks(text, 0)
         end = value_end(text, at)
         for part in path:
             found: tuple[int, int] | None = None
