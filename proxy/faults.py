@@ -46,6 +46,8 @@ class FaultKind(Enum):
     INVALID_TOOL_SCHEMA = _Kind("invalid_tool_schema", 400, "invalid_request_error")
     UNSUPPORTED_FIELD = _Kind("unsupported_field", 400, "invalid_request_error")
     INVALID_API_KEY = _Kind("invalid_api_key", 401, "invalid_request_error")
+    FOREIGN_PAGE = _Kind("foreign_page", 403, "invalid_request_error")
+    FOREIGN_HOST = _Kind("foreign_host", 403, "invalid_request_error")
     MODEL_NOT_FOUND = _Kind("model_not_found", 404, "invalid_request_error")
     NOT_FOUND = _Kind("not_found", 404, "invalid_request_error")
 

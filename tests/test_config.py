@@ -574,3 +574,17 @@ def test_a_backend_that_would_be_sent_the_keys_of_clients_is_warned_of() -> None
     for harmless in (BACKEND + forward, BACKEND + client, BACKEND + 'api_key = "env:VLLM_KEY"\n' + client):
         assert warnings(built(harmless)) == []
     assert warnings(load(SHOWN, {})) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "127.0.0.1", "::1", "localhost"])  # noqa: S104
+def test_a_backend_key_that_anyone_on_the_network_may_use_is_warned_of(host: str) -> None:
+    own, client = 'api_key = "env:VLLM_KEY"\n', '[[clients]]\nname = "agents"\nkey = "env:WHOLECALL_KEY"\n'
+    listen = f'[listen]\nhost = "{host}"\n'
+    assert warnings(built(listen + BACKEND + own + client)) == warnings(built(listen + BACKEND)) == []
+    found = warnings(built(listen + BACKEND + own))
+    if host in ("127.0.0.1", "::1", "localhost"):
+        assert found == []
+    else:
+        (line,) = found
+        assert line.startswith(f'listen.host ("{host}")')
+        assert "[[clients]]" in line

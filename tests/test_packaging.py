@@ -379,7 +379,7 @@ def test_every_path_that_a_file_names_exists(name: str) -> None:
 
 
 def test_the_readmes_key_gets_its_client_in(tmp_path: Path) -> None:
-    (command,) = re.findall(r"^ *(.*hash-key)$", (ROOT / "README.md").read_text(), flags=re.M)
+    (command,) = re.findall(r"^ *(.*hash-key\)?)$", (ROOT / "README.md").read_text(), flags=re.M)
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
@@ -399,6 +399,7 @@ def test_the_readmes_key_gets_its_client_in(tmp_path: Path) -> None:
         {},
     )
     assert config.client_for((tmp_path / "client.key").read_text().strip()) is not None
+    assert (tmp_path / "client.key").stat().st_mode & 0o077 == 0
 
 
 def test_every_command_that_the_readme_names_exists() -> None:

@@ -18,7 +18,7 @@ from proxy.config.tables import (
     RouteTable,
     Telemetry,
 )
-from proxy.config.values import HASHED, MAX_SECRET_BYTES, ApiKey, Secret, client_key_digest
+from proxy.config.values import HASHED, MAX_SECRET_BYTES, ApiKey, Secret, client_key_digest, is_loopback
 
 __all__ = [
     "HASHED",
@@ -40,6 +40,7 @@ __all__ = [
     "check",
     "client_key_digest",
     "from_document",
+    "is_loopback",
     "load",
     "summary",
     "warnings",

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from proxy.config.lines import Lines
 from proxy.config.problems import ConfigError, Location, Problem, described, problem_at
 from proxy.config.tables import Config, Inspector
-from proxy.config.values import Context, shown
+from proxy.config.values import Context, is_loopback, shown
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -72,7 +72,14 @@ def check(path: Path, env: Mapping[str, str]) -> list[str]:
 def warnings(config: Config) -> list[str]:
     """What is allowed in a good configuration and hardly meant, a line each."""
     if not config.clients:
-        return []
+        spends = any(backend.api_key.mode == "own" for backend in config.backends)
+        if not spends or is_loopback(config.listen.host):
+            return []
+        message = (
+            "whoever reaches this address uses the backends' keys: add [[clients]], listen on 127.0.0.1, or see to it "
+            "that the network keeps others out"
+        )
+        return [str(Problem("listen.host", message, shown(config.listen.host)))]
     found = [(i, backend) for i, backend in enumerate(config.backends) if backend.api_key.mode == "forward"]
     message = (
         '"forward" sends the keys of [[clients]] to this backend: they are credentials of the proxy; '

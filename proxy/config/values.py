@@ -290,6 +290,11 @@ def check_host(host: str) -> str:
     return host
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `listen.host` is an address that only this machine reaches."""
+    return host in ("localhost", "::1") or host.startswith(("127.", "::ffff:127."))
+
+
 def check_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise wrong(f"{shown(name)} is no name; use up to 64 letters, digits, dots, dashes and underscores")

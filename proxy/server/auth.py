@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from proxy.config import Client, Config
+from proxy.config import Client, Config, is_loopback
 from proxy.faults import Fault, FaultKind
 from proxy.server.upstream import Headers
 
@@ -23,8 +23,7 @@ def is_rebound(listen_host: str, host: bytes) -> bool:
     """Whether a public name leads to a proxy that listens on this machine's own address alone, as an attacker's does
     for his page in a browser here (DNS rebinding): to the browser that page and the proxy are one site then, and
     nothing else tells. Who listens on the network too may be asked over loopback by any name: by a mesh's sidecar."""
-    is_own = listen_host in ("localhost", "::1") or listen_host.startswith(("127.", "::ffff:127."))
-    return is_own and _OWN_NAME.fullmatch(host) is None
+    return is_loopback(listen_host) and _OWN_NAME.fullmatch(host) is None
 
 
 def presented_key(headers: Headers) -> str | None:

@@ -52,7 +52,7 @@ def refuse_rebound(config: Config, scope: Scope, but: str) -> None:
     """`but`: what can be done besides. Raises Fault (403)."""
     if is_rebound(config.listen.host, header(scope["headers"], b"host") or b""):
         what = f"listen.host is a local address, and Host names a public one: ask for localhost or the address; {but}"
-        raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
+        raise Fault(FaultKind.FOREIGN_HOST, what)
 
 
 def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple[str | None, Ticket]:
@@ -66,7 +66,7 @@ def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple
         service.admission.count_request(client.name, client.requests_per_minute, clock())
     elif _is_of_other_page(headers):  # browsers let any page send a POST, though not read its answer
         what = "without clients' keys this proxy takes no requests from pages of other sites"
-        raise Fault(FaultKind.INVALID_REQUEST, what, status=403)
+        raise Fault(FaultKind.FOREIGN_PAGE, what)
     else:
         refuse_rebound(config, scope, "with [[clients]] every name is answered to")
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
@@ -86,8 +86,12 @@ def _is_of_other_page(headers: Headers) -> bool:
     site, origin = header(headers, b"sec-fetch-site"), header(headers, b"origin")
     if site is not None or origin is None:
         return site == b"cross-site"
-    scheme, _, host = origin.lower().partition(b"://")
-    return scheme in (b"http", b"https", b"null") and host != (header(headers, b"host") or b"").lower()
+    return origin.lower().partition(b":")[0] in (b"http", b"https", b"null") and not is_own_origin(headers, origin)
+
+
+def is_own_origin(headers: Headers, origin: bytes) -> bool:
+    """Whether the page was loaded from where its request goes; the scheme, which a front may have changed, aside."""
+    return origin.lower().partition(b"://")[2] == (header(headers, b"host") or b"").lower()
 
 
 def find_route(config: Config, entry: Entry, model: str) -> RoutePlan:

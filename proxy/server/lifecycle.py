@@ -84,8 +84,7 @@ class Server(uvicorn.Server):
             logger.warning("changes of listen.%s only count after a restart", ", listen.".join(fixed))
         if config.telemetry != self.service.config.telemetry:
             logger.warning("changes of telemetry only count after a restart")
-        for line in warnings(config):
-            logger.warning(line, extra={"fields": {"event": "config"}})
+        logs.warn(warnings(config))
         logging.getLogger("wholecall").setLevel(config.log.level.upper())
         self.service.reload(config)
         logger.info("the configuration was reloaded", extra={"fields": {"event": "reload"}})

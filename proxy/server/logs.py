@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
@@ -100,6 +100,12 @@ def set_up(level: str = "info") -> None:
     logging.getLogger("wholecall").setLevel(level.upper())
     for name, library_level in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(library_level)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """What is hardly meant in the configuration that is served from now on."""
+    for line in lines:
+        logging.getLogger("wholecall").warning(line, extra={"fields": {"event": "config"}})
 
 
 def loop_failed(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:

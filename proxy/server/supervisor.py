@@ -50,8 +50,7 @@ def serve(load: Load, config: Config, workers: int = 1) -> int:
     `load` gives the configuration anew and raises ConfigError. Call it from the main thread.
     """
     logs.set_up(config.log.level)
-    for line in warnings(config):
-        logger.warning(line, extra={"fields": {"event": "config"}})
+    logs.warn(warnings(config))
     _allow_many_files()
     sockets = bind(config)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there are handlers: an early SIGHUP would end the process

@@ -32,7 +32,11 @@ def wholecalls_of(options: argparse.Namespace) -> dict[str, Path]:
     found = {}
     for text in options.wholecall or [str(Path(sys.executable).with_name("wholecall"))]:
         name, _, command = text.rpartition("=")
-        found[name or "wholecall"] = Path(command).absolute()
+        found[name or "wholecall"] = path = Path(command).absolute()
+        if not path.with_name("python").exists() or not path.exists():
+            sys.exit(
+                f"{path}: no installed wholecall; run this with the Python that has it, or name one by --wholecall"
+            )
     return found
 
 

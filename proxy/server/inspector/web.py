@@ -30,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.config import Inspector
 from proxy.faults import Fault, FaultKind
 from proxy.server.auth import presented_key
-from proxy.server.endpoints import allow, entry_of, header, not_found
+from proxy.server.endpoints import allow, entry_of, header, is_own_origin, not_found
 from proxy.server.respond import read_some, respond
 from proxy.server.state import Service
 from proxy.server.upstream import Headers
@@ -129,10 +129,9 @@ def _refuse_other_sites(scope: Scope) -> None:
         opens = header(headers, b"sec-fetch-mode") == b"navigate" and scope["method"] == "GET"
         foreign = site not in (b"none", b"same-origin") and not opens
     else:  # over plain HTTP browsers don't tell, but for this machine's own addresses
-        host = header(headers, b"host") or b""
-        foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
+        foreign = origin is not None and not is_own_origin(headers, origin)
     if foreign:
-        raise Fault(FaultKind.INVALID_REQUEST, "the inspector takes no requests from pages of other sites", status=403)
+        raise Fault(FaultKind.FOREIGN_PAGE, "the inspector takes no requests from pages of other sites")
 
 
 def _is_known(table: Inspector, headers: Headers) -> bool:
