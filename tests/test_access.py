@@ -204,6 +204,19 @@ def test_a_public_name_that_is_made_to_lead_here_gets_nothing(host: str) -> None
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"), [("LLM.example.com", 200), ("llm.example.com.:8080", 200), ("x.llm.example.com", 403)]
+)
+def test_public_names_in_the_configuration_are_answered_to(host: str, status: int) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for path, body in (*PATHS.items(), ("/metrics", None)):
+            reply = await ask(proxy.port, body, path, "GET" if body is None else "POST", headers={"host": host})
+            assert (reply.status, path) == (status, path)
+            assert status == 200 or "listen.hosts" in reply.error["message"]
+
+    run(test, listen={"hosts": ["other.example", "llm.Example.com"]})
+
+
 def test_with_keys_the_api_answers_to_every_name_and_the_metrics_do_not() -> None:
     async def test(proxy: Proxy, up: Upstream) -> None:
         public = {"host": "api.example.com"}

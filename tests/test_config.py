@@ -287,6 +287,8 @@ key = "sha256:12"
         (BACKEND + "[listen]\nport = 9000\nadmin_port = 9000\n", "listen.admin_port", "same as port"),
         (BACKEND + "[listen]\nhost = '[::1]'\n", "listen.host", "no address to listen on"),
         (BACKEND + "[listen]\nhost = '127.0.0.256'\n", "listen.host", "no address to listen on"),
+        (BACKEND + "[listen]\nhosts = ['llm.example.com:8080']\n", "listen.hosts[0]", "no host name"),
+        (BACKEND + "[listen]\nhosts = ['a', 'https://llm.example.com']\n", "listen.hosts[1]", "no host name"),
         (BACKEND + "[[clients]]\nname = 'c'\nkey = ''\n", "clients[0].key", "is empty"),
         (BACKEND + "[[clients]]\nname = 'c'\nkey = 'k'\n" * 2, "clients[1].name", "is the name of clients[0] too"),
         (

@@ -30,6 +30,7 @@ from proxy.config.values import (
     check_host,
     check_name,
     check_not_empty,
+    check_public_name,
     check_recover,
     check_token,
     check_traces,
@@ -60,9 +61,10 @@ class Table(BaseModel):
 
 class Listen(Table):
     """Where the proxy is reached. `port` 0: the system picks a free one. `admin_port` 0: metrics and health are on
-    `port`."""
+    `port`. `hosts`: public names that it answers to where `host` is a loopback address."""
 
     host: Annotated[str, AfterValidator(check_host)] = "127.0.0.1"
+    hosts: Annotated[tuple[Annotated[str, AfterValidator(check_public_name)], ...], _List] = ()
     port: Port = 8080
     admin_port: Port = 0
     notice_s: Annotated[float, Field(ge=0, le=3_600)] = 0.0

@@ -290,6 +290,12 @@ def check_host(host: str) -> str:
     return host
 
 
+def check_public_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,251}[A-Za-z0-9_]", name):
+        raise wrong(f"{shown(name)} is no host name; write it as in llm.example.com, without scheme, port or *")
+    return name.lower()
+
+
 def is_loopback(host: str) -> bool:
     """Whether `listen.host` is an address that only this machine reaches."""
     return host in ("localhost", "::1") or host.startswith(("127.", "::ffff:127."))

@@ -36,7 +36,7 @@ ERROR_MEANING: dict[FaultKind, str] = {
     FaultKind.FOREIGN_PAGE: "a browser sent the request for a page of another site: the inspector takes no such "
     "request, and the API none where there are no [[clients]]",
     FaultKind.FOREIGN_HOST: "listen.host is an address of this machine alone, and the request's Host is a public name, "
-    "as where a page reaches for it (DNS rebinding): ask for localhost or the address, or configure [[clients]]",
+    "as where a page reaches for it (DNS rebinding): ask for localhost or the address, or add the name to listen.hosts",
     FaultKind.MODEL_NOT_FOUND: "no route of the configuration serves the model that the client asked for",
     FaultKind.NOT_FOUND: "the proxy has no such path",
 }

@@ -19,11 +19,14 @@ _OWN_NAME = re.compile(
 
 
 @lru_cache(maxsize=256)
-def is_rebound(listen_host: str, host: bytes) -> bool:
+def is_rebound(listen_host: str, host: bytes, allowed: tuple[str, ...] = ()) -> bool:
     """Whether a public name leads to a proxy that listens on this machine's own address alone, as an attacker's does
     for his page in a browser here (DNS rebinding): to the browser that page and the proxy are one site then, and
-    nothing else tells. Who listens on the network too may be asked over loopback by any name: by a mesh's sidecar."""
-    return is_loopback(listen_host) and _OWN_NAME.fullmatch(host) is None
+    nothing else tells. Who listens on the network too may be asked over loopback by any name: by a mesh's sidecar.
+    `allowed`: `listen.hosts`."""
+    if not is_loopback(listen_host) or _OWN_NAME.fullmatch(host) is not None:
+        return False
+    return host.partition(b":")[0].rstrip(b".").lower().decode("latin-1") not in allowed
 
 
 def presented_key(headers: Headers) -> str | None:

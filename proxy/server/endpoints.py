@@ -48,10 +48,11 @@ def allow(scope: Scope, *methods: str) -> None:
         raise fault
 
 
-def refuse_rebound(config: Config, scope: Scope, but: str) -> None:
-    """`but`: what can be done besides. Raises Fault (403)."""
-    if is_rebound(config.listen.host, header(scope["headers"], b"host") or b""):
-        what = f"listen.host is a local address, and Host names a public one: ask for localhost or the address; {but}"
+def refuse_rebound(config: Config, scope: Scope) -> None:
+    """Raises Fault (403)."""
+    if is_rebound(config.listen.host, header(scope["headers"], b"host") or b"", config.listen.hosts):
+        what = "the proxy listens on a local address, and Host is a public name: ask for localhost or the address, or "
+        what += "add the name to listen.hosts"
         raise Fault(FaultKind.FOREIGN_HOST, what)
 
 
@@ -68,7 +69,7 @@ def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple
         what = "without clients' keys this proxy takes no requests from pages of other sites"
         raise Fault(FaultKind.FOREIGN_PAGE, what)
     else:
-        refuse_rebound(config, scope, "with [[clients]] every name is answered to")
+        refuse_rebound(config, scope)
     ticket = service.admission.enter(config.limits.max_streams, service.metrics.end)
     service.metrics.begin()
     if client is not None:
@@ -246,6 +247,6 @@ class Exposition:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allow(scope, "GET", "HEAD")
-        refuse_rebound(self._service.config, scope, "clients' keys change nothing here")
+        refuse_rebound(self._service.config, scope)
         text = await asyncio.to_thread(self._service.metrics.render)
         await respond(send, entry_of(scope), 200, text, CONTENT_TYPE)
