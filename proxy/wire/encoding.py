@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 from proxy.faults import Fault, FaultKind, limit_fault
 
@@ -34,35 +35,33 @@ class Inflater:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Plain pieces of at most 1 MiB. Behind all that could be read before it: raises Fault (BAD_ENCODING, also for
         a bomb; the limit max_reply_bytes)."""
-        yield from self._blocks(data, _BLOCK)
-        if self._out > self._limit:
-            raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
-
-    def _blocks(self, data: bytes, size: int) -> Iterator[bytes]:
-        for at in range(0, len(data), size):
+        for at in range(0, len(data), _BLOCK):
             if self._over or self._out > self._limit:
                 break
-            block, self._begun = self._begun + data[at : at + size], b""
-            before = self._inflate.copy(), self._fresh, self._in, self._out
-            self._in += min(size, len(data) - at)
+            block, self._begun = self._begun + data[at : at + _BLOCK], b""
+            before = self._inflate.copy(), self._fresh, self._out
+            self._in += min(_BLOCK, len(data) - at)
             try:
                 yield from self._pieces(block)
-                continue
             except zlib.error as error:
-                if size == 1:
-                    broken = f"the upstream's compressed body is broken: {error}"
-                    raise Fault(FaultKind.BAD_ENCODING, broken) from None
-            given = self._out - before[3]
-            self._inflate, self._fresh, self._in, self._out = before
-            yield from self._before_the_break(block, given)
+                given = self._out - before[2]
+                self._inflate, self._fresh, self._out = before
+                yield from self._before_the_break(block, given)
+                broken = f"the upstream's compressed body is broken: {error}"
+                raise Fault(FaultKind.BAD_ENCODING, broken) from None
+        if self._out > self._limit:
+            raise limit_fault("max_reply_bytes", self._limit, "the upstream's reply, decompressed,")
 
     def _before_the_break(self, block: bytes, given: int) -> Iterator[bytes]:
         """zlib gives nothing of a read that breaks, however much was whole before the break: the block once more, byte
         by byte, without what it has `given`. So the same text comes of a broken body, however it is cut."""
-        for piece in self._blocks(block, 1):
-            if rest := piece[given:]:
-                yield rest
-            given = max(given - len(piece), 0)
+        with suppress(zlib.error):
+            for at in range(len(block)):
+                byte, self._begun = self._begun + block[at : at + 1], b""
+                for piece in self._pieces(byte):
+                    if rest := piece[given:]:
+                        yield rest
+                    given = max(given - len(piece), 0)
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         while data and self._out <= self._limit:
