@@ -421,10 +421,10 @@ CHUNKS = {
 # --- codings -----------------------------------------------------------------------------------------------------
 
 
-def coded(coding: str, encode: Callable[[bytes], bytes], *, cut: int | None = None) -> Script:
+def coded(coding: str, encode: Callable[[bytes], bytes], *, cut: int | None = None, status: str = "200 OK") -> Script:
     async def script(c: Conversation) -> None:
         body = encode(body_of(c))[:cut]
-        await c.raw(head(c, f"content-encoding: {coding}", length(body)) + body)
+        await c.raw(head(c, f"content-encoding: {coding}", length(body), status=status) + body)
 
     return script
 
@@ -471,6 +471,7 @@ CODINGS = {
     "gzip bomb of comments": small(explodes(COMMENT)),
     "gzip bomb of text": small(explodes(TEXT_EVENT), text=None),
     "gzip bomb in an error": Act(explodes(b"x", status="500 X")),
+    "gzip of an error is cut": Act(coded("gzip", gzip.compress, cut=-40, status="500 X")),
 }
 
 # --- what does not end -------------------------------------------------------------------------------------------
