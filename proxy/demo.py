@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -21,7 +20,7 @@ from proxy.config import Config, from_document
 from proxy.conformance.models import probe_models
 from proxy.replay import show
 from proxy.replay.app import SHOWPIECE, build, shipped
-from proxy.replay.embedded import Embedded, accepting
+from proxy.replay.embedded import Embedded, accepting, listening_on
 from proxy.replay.outcome import payloads, read_outcome
 from proxy.server import logs
 from proxy.server.http_client import Pool
@@ -50,7 +49,7 @@ async def _demo(once: bool, port: int, console: Console) -> None:
     from proxy.server.state import Service
 
     backend = Embedded(build(answering=probe_models()))
-    listening = socket.create_server((HOST, 0))
+    listening = listening_on(HOST)
     upstream = address_of(listening)
     async with _running(backend, backend.serve([listening])):
         config = _config(upstream, port)

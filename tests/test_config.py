@@ -287,6 +287,7 @@ key = "sha256:12"
         (BACKEND + "[listen]\nport = 9000\nadmin_port = 9000\n", "listen.admin_port", "same as port"),
         (BACKEND + "[listen]\nhost = '[::1]'\n", "listen.host", "no address to listen on"),
         (BACKEND + "[listen]\nhost = '127.0.0.256'\n", "listen.host", "no address to listen on"),
+        (BACKEND + "api_key = '$VLLM_KEY'\n", "backends[0].api_key", "env:NAME"),
         (BACKEND + "[listen]\nhosts = ['llm.example.com:8080']\n", "listen.hosts[0]", "no host name"),
         (BACKEND + "[listen]\nhosts = ['a', 'https://llm.example.com']\n", "listen.hosts[1]", "no host name"),
         (BACKEND + "[[clients]]\nname = 'c'\nkey = ''\n", "clients[0].key", "is empty"),
@@ -576,6 +577,16 @@ def test_a_backend_that_would_be_sent_the_keys_of_clients_is_warned_of() -> None
     for harmless in (BACKEND + forward, BACKEND + client, BACKEND + 'api_key = "env:VLLM_KEY"\n' + client):
         assert warnings(built(harmless)) == []
     assert warnings(load(SHOWN, {})) == []
+
+
+def test_a_key_in_a_header_is_warned_of_too() -> None:
+    listen = '[listen]\nhost = "10.0.0.1"\n'
+    assert warnings(built(listen + BACKEND + 'headers = {"x-team" = "a"}\n')) == []
+    assert len(warnings(built(listen + BACKEND + 'headers = {"api-key" = "a"}\n'))) == 1
+
+
+def test_a_public_name_may_end_in_a_dot() -> None:
+    assert built(BACKEND + "[listen]\nhosts = ['LLM.example.com.']\n").listen.hosts == ("llm.example.com",)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "127.0.0.1", "::1", "localhost"])  # noqa: S104

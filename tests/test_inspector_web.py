@@ -149,13 +149,16 @@ def test_the_form_gives_a_cookie_that_only_this_page_can_use() -> None:
     run(test)
 
 
-def test_a_wrong_token_in_the_form_is_told_and_gives_no_cookie() -> None:
+def test_a_wrong_token_in_the_form_is_told_and_gives_no_cookie(caplog: pytest.LogCaptureFixture) -> None:
     async def test(proxy: Proxy) -> None:
         for token in ("", "wrong", TOKEN[:-1], "%00", "x" * 7000):
             reply = await login(proxy, token)
             assert reply.status == 401
             assert "set-cookie" not in reply.headers
             assert b'role="alert">' in reply.body
+            assert [record.message for record in caplog.records if "wrong token" in record.message]
+            assert token in ("", "wrong") or token not in caplog.text
+            caplog.clear()
         assert (await login(proxy, "x" * 9000)).status == 413
         assert (await login(proxy, "&".join("abcdefghijkl"))).status == 400
 

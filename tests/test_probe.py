@@ -512,6 +512,7 @@ URL = "http://127.0.0.1:9/v1"
         ([], "who is to be probed"),
         ([URL], "--model"),
         (["http://127.0.0.1:9/v1/chat/completions", "-m", "m"], "must end before"),
+        (["127.0.0.1:9/v1", "-m", "m"], "an address begins with http"),
         (["http://user:secret@127.0.0.1/v1", "-m", "m"], "must not hold a user"),
         ([URL, "-m", "m", "--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
         ([URL, "-m", "m", "-m", "m"], "named twice"),

@@ -190,6 +190,10 @@ def test_explain_without_a_code_lists_all() -> None:
         assert code in result.output
 
 
+def test_brackets_in_a_meaning_are_no_markup() -> None:
+    assert "[[clients]]" in invoke("explain").output
+
+
 def test_explain_makes_the_page_of_all_codes() -> None:
     result = invoke("explain", "--markdown")
     assert (result.exit_code, result.output) == (0, (ROOT / "config/codes.md").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from proxy.cli import main
 from proxy.replay.app import shipped
+from proxy.replay.embedded import listening_on
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,6 +73,24 @@ def test_it_serves_at_the_address_it_names_until_interrupted() -> None:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert '"level":"error"' not in errors
+
+
+def test_an_embedded_server_does_not_wait_for_acknowledgements() -> None:
+    async def main() -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listening_on("127.0.0.1") as listening:
+            server = await asyncio.start_server(connected, sock=listening)
+            async with server:
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                writer.close()
+                return await accepted
+
+    assert asyncio.run(main())
 
 
 def test_a_port_that_is_taken_gets_one_line() -> None:

@@ -222,6 +222,33 @@ def test_a_good_file_is_taken_at_sighup_and_a_bad_one_changes_nothing(tmp_path: 
     uvloop.run(main())
 
 
+def test_what_a_reload_cannot_change_stays_as_it_is_bound(tmp_path: Path) -> None:
+    """A file that names every address of the machine must not open a proxy that is bound to this one alone."""
+
+    async def main() -> None:
+        async with Upstream(says("Hello")) as up:
+            config = write_config(tmp_path / "c.toml", document(up.url))
+            async with running(config) as process:
+
+                async def reload(**listen: Any) -> list[str]:
+                    process.log.clear()
+                    write_config(config, document(up.url, listen=listen))
+                    process.kill(signal.SIGHUP)
+                    await process.logged("reload")
+                    return [line["message"] for line in process.log if line["level"] == "warning"]
+
+                told = await reload(host="0.0.0.0")  # noqa: S104
+                assert told == ["changes of listen.host only count after a restart"]
+                rebound = {"host": "attacker.example"}
+                for path in ("/metrics", "/v1/models"):
+                    assert (await ask(process.port, None, path, headers=rebound)).status == 403
+                assert await reload(hosts=["attacker.example"]) == []
+                for path in ("/metrics", "/v1/models"):
+                    assert (await ask(process.port, None, path, headers=rebound)).status == 200
+
+    uvloop.run(main())
+
+
 # --- starting -----------------------------------------------------------------------------------------------------
 
 

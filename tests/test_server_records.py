@@ -115,6 +115,49 @@ def test_failed_attempts_are_in_the_line_of_the_exchange() -> None:
     uvloop.run(main())
 
 
+def test_a_backend_that_is_held_for_down_and_answers_again_is_told_once() -> None:
+    statuses = [500] * 8
+
+    async def script(c: Conversation) -> None:
+        if statuses:
+            await c.answer(statuses.pop(), b"no")
+        else:
+            await says("Hello")(c)
+
+    async def main() -> None:
+        async with Upstream(script) as up, Proxy(up.url) as proxy:
+            with lines() as logged:
+                while statuses:
+                    await chat(proxy.port)
+                found = logged()
+            told = [line for line in found if line["event"] == "backend"]
+            assert [(line["level"], line["backend"], line["up"]) for line in told] == [("warning", "b0", False)]
+            with lines() as logged:
+                async with asyncio.timeout(30):
+                    while not proxy.metric("wholecall_backend_up", backend="b0"):
+                        assert (await chat(proxy.port)).status == 200
+                        await asyncio.sleep(0.05)
+                found = logged()
+            told = [line for line in found if line["event"] == "backend"]
+            assert [(line["level"], line["backend"], line["up"]) for line in told] == [("info", "b0", True)]
+
+    uvloop.run(main())
+
+
+def test_the_status_of_a_failed_attempt_is_told() -> None:
+    async def script(c: Conversation) -> None:
+        await c.answer(429, b"the backend's own words")
+
+    async def main() -> None:
+        async with Upstream(script) as busy, Upstream(says("Hello")) as up, Proxy(busy.url, up.url) as proxy:
+            with lines() as logged:
+                await chat(proxy.port)
+                (line,) = logged()
+            assert (line["backend"], line["failed"]) == ("b1", ["b0: upstream_error 429"])
+
+    uvloop.run(main())
+
+
 def test_a_mistake_of_ours_is_a_trace_in_the_log_and_a_plain_500_for_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

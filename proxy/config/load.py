@@ -13,13 +13,15 @@ from pydantic import ValidationError
 
 from proxy.config.lines import Lines
 from proxy.config.problems import ConfigError, Location, Problem, described, problem_at
-from proxy.config.tables import Config, Inspector
+from proxy.config.tables import Backend, Config, Inspector
 from proxy.config.values import Context, is_loopback, shown
 
 MAX_FILE_BYTES = 1 << 20
 
 # Reached before a backend is chosen: a backend's own value would never be asked for.
 CLIENT_SIDE_LIMITS = {"max_request_bytes", "max_head_bytes", "max_headers", "max_schema_bytes", "head_s", "body_s"}
+
+_NAMES_A_KEY = re.compile("auth|cookie|key|secret|token", re.IGNORECASE)  # of a header
 
 Document = dict[str, Any]
 
@@ -72,8 +74,7 @@ def check(path: Path, env: Mapping[str, str]) -> list[str]:
 def warnings(config: Config) -> list[str]:
     """What is allowed in a good configuration and hardly meant, a line each."""
     if not config.clients:
-        spends = any(backend.api_key.mode == "own" for backend in config.backends)
-        if not spends or is_loopback(config.listen.host):
+        if not any(map(_has_a_key, config.backends)) or is_loopback(config.listen.host):
             return []
         message = (
             "whoever reaches this address uses the backends' keys: add [[clients]], listen on 127.0.0.1, or see to it "
@@ -86,6 +87,10 @@ def warnings(config: Config) -> list[str]:
         "give the backend an api_key of its own, or let it decide who gets in and leave [[clients]] out"
     )
     return [str(Problem(f"backends[{i}].api_key", message, shown(backend.name))) for i, backend in found]
+
+
+def _has_a_key(backend: Backend) -> bool:
+    return backend.api_key.mode == "own" or any(map(_NAMES_A_KEY.search, backend.headers))
 
 
 def summary(config: Config) -> list[str]:

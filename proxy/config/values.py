@@ -195,6 +195,8 @@ def check_api_key(value: object, info: ValidationInfo) -> ApiKey:
     text = _header_safe(resolved(value, _context(info).env), "the key")
     if text.lower().startswith("bearer "):
         raise wrong('the key begins with "Bearer "; give the key alone, the proxy adds what the dialect wants')
+    if text.startswith("$"):
+        raise wrong("begins with $, as variables do in a shell; here env:NAME stands for one")
     return ApiKey("own", Secret(text))
 
 
@@ -222,7 +224,7 @@ def _digest(text: str, info: ValidationInfo) -> bytes:
         digest = client_key_digest(text)
     digests = _context(info).digests
     if digest in digests:
-        raise wrong("is the key of another client too; give each client its own")
+        raise wrong("is the key of another client, or the inspector's token, too; give each its own")
     digests.add(digest)
     return digest
 
@@ -291,6 +293,7 @@ def check_host(host: str) -> str:
 
 
 def check_public_name(name: str) -> str:
+    name = name.removesuffix(".")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,251}[A-Za-z0-9_]", name):
         raise wrong(f"{shown(name)} is no host name; write it as in llm.example.com, without scheme, port or *")
     return name.lower()

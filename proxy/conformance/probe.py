@@ -27,7 +27,7 @@ from proxy.conformance.targets import Target, find_targets
 from proxy.conformance.terminal import print_report
 from proxy.replay import show
 from proxy.replay.app import build
-from proxy.replay.embedded import Embedded, accepting
+from proxy.replay.embedded import Embedded, accepting, listening_on
 
 EXIT_BELOW, EXIT_UNUSABLE, EXIT_INTERRUPTED = 1, 2, 130
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ def run(asked: Asked) -> int:
         items = chosen(ITEMS if asked.requests is None else read_items(asked.requests), asked.only)
         if not asked.targets and not asked.demo:
             raise ValueError("who is to be probed? Give a URL, --backend NAME of the configuration file, or --demo")
-        listening = socket.create_server((HOST, 0)) if asked.demo else None
+        listening = listening_on(HOST) if asked.demo else None
         with contextlib.ExitStack() as stack:
             if listening is not None:
                 stack.callback(listening.close)

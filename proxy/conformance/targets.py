@@ -39,6 +39,8 @@ def find_targets(
             one = _of_url(name, dialect, key)
             found += _with_models(one, one.backends[0], name, models, key)
             continue
+        if ":" in name.partition("=")[0] or "/" in name.partition("=")[0]:
+            raise ValueError(f"{name}: an address begins with http:// or https://")
         config = config or _load(path)
         stem, equals, model = name.partition("=")
         if equals and not model:

@@ -81,7 +81,9 @@ def refusal(
     if status in (401, 403) and own_key:
         return own_key_refused(status)
     if not 400 <= status < 600:
-        what = f"the upstream answered with status {status}"
+        what = (
+            f"the upstream answered with status {status}; redirects are not followed, so see to the backend's base_url"
+        )
         return Fault(FaultKind.UPSTREAM_ERROR, what, code=str(status), transient=False)
     document: Any = None
     with suppress(NotJson):

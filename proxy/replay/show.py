@@ -191,5 +191,5 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 def meanings_table(meanings: Iterable[Meaning]) -> Table:
     table = _table("code", "meaning", flexible="meaning")
     for meaning in meanings:
-        table.add_row(Text(meaning.code, "bold"), meaning.text)
+        table.add_row(Text(meaning.code, "bold"), Text(meaning.text))
     return table

@@ -66,7 +66,10 @@ def admit(service: Service, config: Config, entry: Entry, scope: Scope) -> tuple
         entry.client = client.name
         service.admission.count_request(client.name, client.requests_per_minute, clock())
     elif _is_of_other_page(headers):  # browsers let any page send a POST, though not read its answer
-        what = "without clients' keys this proxy takes no requests from pages of other sites"
+        what = (
+            "without clients' keys this proxy takes no requests from pages of other sites; ask it from the page's own "
+        )
+        what += "server, or configure [[clients]]"
         raise Fault(FaultKind.FOREIGN_PAGE, what)
     else:
         refuse_rebound(config, scope)

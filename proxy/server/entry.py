@@ -123,8 +123,8 @@ def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def _failed(backend: str, fault: Fault) -> str:
-    """The backend and the code; of faults whose words are always ours, those too."""
-    told = f"{backend}: {fault.kind.value.code}"
+    """The backend, the code and an error's own status; of faults whose words are always ours, those too."""
+    told = f"{backend}: {fault.kind.value.code}{f' {fault.status}' if fault.status else ''}"
     if fault.kind not in (FaultKind.UNREACHABLE, FaultKind.TIMEOUT):
         return told
     return cut(f"{told}: {fault.detail.removeprefix(f'backend {backend!r} ')}")

@@ -78,10 +78,12 @@ class Server(uvicorn.Server):
             fields = {"event": "reload", "problems": problems}
             logger.error("the configuration was not reloaded", extra={"fields": fields})
             return
-        old = self.service.config.listen
-        fixed = [key for key in ("host", "port", "admin_port") if getattr(old, key) != getattr(config.listen, key)]
+        bound = self.service.config.listen
+        kept = {key: getattr(bound, key) for key in ("host", "port", "admin_port")}
+        fixed = [key for key, value in kept.items() if getattr(config.listen, key) != value]
         if fixed:
             logger.warning("changes of listen.%s only count after a restart", ", listen.".join(fixed))
+            config = config.model_copy(update={"listen": config.listen.model_copy(update=kept)})
         if config.telemetry != self.service.config.telemetry:
             logger.warning("changes of telemetry only count after a restart")
         logs.warn(warnings(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from proxy.server.telemetry import Tracing
 
 clock = time.monotonic
+logger = logging.getLogger("wholecall")
 
 
 class Service:
@@ -44,6 +46,7 @@ class Service:
         self.inspector = _ring(config)
         self.pumps: set[Pump] = set()
         self._breakers: dict[str, Breaker] = {}
+        self._down: set[str] = set()  # as the log has it
         self._show_configuration()
 
     async def start(self) -> None:
@@ -79,7 +82,18 @@ class Service:
         return order(plan, draw, lambda name: self.breaker(name).is_up(now))
 
     def show_health(self, backend: str) -> None:
-        self.metrics.backend_up(backend, self.breaker(backend).state(clock()) == "closed")
+        up = self.breaker(backend).state(clock()) == "closed"
+        self.metrics.backend_up(backend, up)
+        if up != (backend not in self._down):
+            (self._down.discard if up else self._down.add)(backend)
+            told = "answers again" if up else "failed too often: it is held for down, and asked again after a while"
+            logger.log(
+                logging.INFO if up else logging.WARNING,
+                "backend %r %s",
+                backend,
+                told,
+                extra={"fields": {"event": "backend", "backend": backend, "up": up}},
+            )
 
     def usable(self, backend: Backend) -> bool:
         """Not known to be down."""

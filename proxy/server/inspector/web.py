@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Callable
 from functools import cache
@@ -38,6 +39,8 @@ from proxy.server.upstream import Headers
 if TYPE_CHECKING:  # not needed where the inspector is off
     from proxy.server.inspector.notes import Kept
     from proxy.server.inspector.ring import Ring
+
+logger = logging.getLogger("wholecall")
 
 COOKIE = b"wholecall-inspect"
 MAX_FORM_BYTES = 8_192
@@ -107,6 +110,7 @@ class Inspect:
         entry_of(scope).unread = False
         token = fields.get("token", [""])[0].strip()
         if not table.knows(token):
+            logger.warning("somebody gave a wrong token to the inspector", extra={"fields": {"event": "inspector"}})
             await _answer(scope, send, 401, _page("login.html").replace(b" hidden", b""), _HTML)
             return
         value = base64.urlsafe_b64encode(token.encode()).decode()
