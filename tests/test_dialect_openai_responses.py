@@ -267,6 +267,29 @@ def test_two_calls_on_one_output_index_are_two_calls() -> None:
     assert [item["call_id"] for item in got.items] == ["call_1", "call_2"]
 
 
+@pytest.mark.parametrize("final", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (), (1,)])
+@pytest.mark.parametrize("opened", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("ids", [True, False])
+def test_calls_that_share_a_call_id_keep_their_own_arguments(
+    opened: tuple[int, ...], final: tuple[int, ...], ids: bool
+) -> None:
+    """Some backends give all calls one call_id; the final response may have them in another order."""
+    names = ("lookup", "patch_file", "lookup")
+    items = [call(n, json.dumps({"q": f"{n}"}), call_id="same", name=names[n]) for n in range(3)]
+    if not ids:
+        for item in items:
+            del item["id"]
+    events = [created(), *(added(n, {**items[n], "arguments": "", "status": "in_progress"}) for n in opened)]
+    for n in opened:
+        place = {"output_index": n, "item_id": f"fc_{n}"} if ids else {"output_index": n}
+        events.append({"type": "response.function_call_arguments.delta", **place, "delta": items[n]["arguments"]})
+        events.append(done(n, items[n]))
+    got = ask([*events, ended([items[n] for n in final])], mode="annotate")
+    called = [(item["name"], item["arguments"]) for item in got.items]
+    assert called == [(items[n]["name"], items[n]["arguments"]) for n in opened]
+    assert len({item["call_id"] for item in got.items}) == 3
+
+
 def test_arguments_in_the_announcement_alone_count() -> None:
     got = ask([created(), added(0, call(0)), ended()])
     assert got.items == [call(0)]

@@ -49,6 +49,18 @@ ROWS = {
         [d(0, "x", "get_tide", "{"), d(1, "x", "set_lamp", B)],
         [("x", "get_tide", "{"), ("x", "set_lamp", B)],
     ),
+    "an id that two calls share, and an index: the call of that index": (
+        [d(0, "x", "get_tide", A), d(1, "x", "set_lamp", ""), d(1, "x", "set_lamp", "{"), d(1, "x", None, "}")],
+        [("x", "get_tide", A), ("x", "set_lamp", "{}")],
+    ),
+    "an id that two calls share, in turn": (
+        [d(0, "x", "get_tide", '{"a"'), d(1, "x", "set_lamp", '{"b"'), d(0, "x", None, ":1}"), d(1, "x", None, ":2}")],
+        [("x", "get_tide", A), ("x", "set_lamp", B)],
+    ),
+    "an id that two calls share, no index: the call in progress": (
+        [d(None, "x", "get_tide", A), d(None, "x", "set_lamp", ""), d(None, "x", "set_lamp", B)],
+        [("x", "get_tide", A), ("x", "set_lamp", B)],
+    ),
     "a known id without an index: that call": (
         [d(0, "x", "get_tide"), d(1, "y", "set_lamp"), d(None, "x", None, A), d(None, "y", None, B)],
         [("x", "get_tide", A), ("y", "set_lamp", B)],

@@ -23,6 +23,8 @@ share each of them. The table, first match wins; "complete" means that the call'
 | no index | a name, or an unknown id behind a complete call | a new call |
 | no index | | the call in progress |
 
+A known id that several calls share (their backend gives all the same) is that of the call with the delta's index, or
+without an index that of the call in progress; else of the first one.
 A new call that may be a repeat is one if, at the end, its arguments are those of the call that it follows.
 A call is never closed because another one started or because its text happens to parse.
 """
@@ -176,7 +178,7 @@ class Slots:
 
     def _find(self, delta: CallDelta) -> HeldCall | None:
         if delta.call_id and delta.call_id in self._by_id:
-            return self._known_id(delta, self._by_id[delta.call_id])
+            return self._known_id(delta, self._with_id(delta))
         if delta.index is not None:
             owner = self._by_index.get(delta.index)
             if owner is not None:
@@ -186,6 +188,12 @@ class Slots:
             self._current.note(Quirk.INDEX_SHIFTED)
             return self._current
         return self._no_index(delta)
+
+    def _with_id(self, delta: CallDelta) -> HeldCall:
+        """The call of the delta's id: where several share it, the one that has its index too, or is in progress."""
+        assert delta.call_id
+        near = self._current if delta.index is None else self._by_index.get(delta.index)
+        return near if near is not None and near.call_id == delta.call_id else self._by_id[delta.call_id]
 
     def _known_id(self, delta: CallDelta, call: HeldCall) -> HeldCall | None:
         if delta.name and self._another_tool(call, delta.name):

@@ -79,11 +79,24 @@ class _Item:
 
     def is_entry(self, entry: dict[str, Any]) -> bool:
         """Whether `entry` is this item again: the same call_id, else the same id, or neither has one."""
+        if self.contradicts(entry):
+            return False
         for mine, key in ((self.call_id, "call_id"), (self.id, "id")):
             other = _word(entry.get(key))
             if mine and other:
                 return mine == other
         return True
+
+    def contradicts(self, entry: dict[str, Any]) -> bool:
+        """Whether `entry` has another id and another name: some backends give all calls one call_id."""
+        pairs = ((self.id, _word(entry.get("id"))), (self.name, _word(entry.get("name"))))
+        return all(mine and other and mine != other for mine, other in pairs)
+
+    def likeness(self, entry: dict[str, Any]) -> tuple[bool, ...]:
+        """What `entry` has in common with this item, the surest sign first."""
+        call = CALL_BY_ITEM.get(self.kind)
+        same_arguments = call is not None and entry.get(call.field) == "".join(self.fragments)
+        return self.id == _word(entry.get("id")), self.name == _word(entry.get("name")), same_arguments, not self.closed
 
 
 class ResponsesDecoder:
@@ -317,13 +330,14 @@ class ResponsesDecoder:
         return self._new(index, kind)
 
     def _alike(self, entry: dict[str, Any], among: list[_Item] | None = None) -> _Item | None:
-        """The item that has the entry's call_id, or its id."""
+        """The item that has the entry's call_id, or its id; of several the one that is most alike."""
         items = [i for i in (self._items if among is None else among) if i.kind == entry["type"]]
+        items = [i for i in items if not i.contradicts(entry)]
         for key in ("call_id", "id"):
             value = _word(entry.get(key))
-            for item in items:
-                if value and value == (item.call_id if key == "call_id" else item.id):
-                    return item
+            named = [i for i in items if value and value == (i.call_id if key == "call_id" else i.id)]
+            if named:
+                return max(named, key=lambda item: item.likeness(entry))
         return None
 
     # --- announced and done ------------------------------------------------------------------------------------
