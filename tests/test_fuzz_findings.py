@@ -319,6 +319,42 @@ FINDINGS = [
         GOOD + b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
     ),
     ("a name that is whole at once and undeclared", "markup", b'\n<|tools_prefix|>{"O"'),
+    (
+        "calls of a history with arguments of so many levels",
+        "requests",
+        b'openai-chat\n{"model":"m","messages":[{"role":"assistant","tool_calls":[%b]}]}'
+        % b",".join(
+            b'{"id":"%d","type":"function","function":{"name":"f","arguments":"{\\"a\\":%b%b}"}}'
+            % (levels, b"[" * levels, b"]" * levels)
+            for levels in (200, 238, 239, 240, 241, 253, 300, 1_100)
+        ),
+    ),
+    (
+        "an input that is the text of too many levels",
+        "requests",
+        b'anthropic-messages\n{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":['
+        b'{"type":"tool_use","id":"a","name":"f","input":"{\\"a\\":%b%b}"}]}]}' % (b"[" * 260, b"]" * 260),
+    ),
+    *(
+        (
+            f"a custom tool whose format is {form.decode()}",
+            "requests",
+            b'openai-responses\n{"model":"m","input":"x","tools":[{"type":"custom","name":"c","format":%b}]}' % form,
+        )
+        for form in (b'"text"', b"[1]", b"5", b"true")
+    ),
+    (
+        "the model is asked again for arguments of too many levels",
+        "anthropic-messages",
+        b'{"reask": 1, "request": {"tools": [{"type": "function", "function": {"name": "f"}}]}}\n'
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f",'
+        b'"input":{}}}\n\n'
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta",'
+        b'"partial_json":"{\\"a\\":%b%b}"}}\n\n'
+        b'data: {"type":"content_block_stop","index":0}\n\n'
+        b'data: {"type":"message_delta","delta":{"stop_reason":"tool_use"}}\n\n'
+        b'data: {"type":"message_stop"}\n\n' % (b"[" * 300, b"]" * 300),
+    ),
     ("a name with a blank behind it", "markup", b'\n<tool_call>{"name": "now ", "arguments": {}}</tool_call>'),
 ]
 

@@ -16,7 +16,8 @@ from proxy.dialects.base import IdForm, Note, sequence_of
 from proxy.dialects.signatures import split
 from proxy.model.conversation import CallPart, Conversation, Part, ResultPart, TextPart, Turn
 from proxy.model.findings import Quirk
-from proxy.wire.jsondoc import doubled_keys, dump
+from proxy.wire.jsondoc import MAX_LEVELS, doubled_keys, dump
+from proxy.wire.jsonscan import is_deeper
 
 
 def guard(talk: Conversation, form: IdForm, note: Note) -> Conversation:
@@ -147,11 +148,13 @@ class CallIds:
 
 
 def object_text(arguments: str, note: Note) -> str:
-    """`arguments` if they are the text of a JSON object; none at all are `{}`; else the text of {"_raw": arguments}."""
+    """`arguments` if they are the text of a JSON object that `load` reads; none at all are `{}`; else the text of
+    {"_raw": arguments}."""
     if not arguments.strip():
         return "{}"
     try:
-        if isinstance(orjson.loads(arguments), dict) and not doubled_keys(arguments.encode()):
+        is_object = isinstance(orjson.loads(arguments), dict) and not is_deeper(arguments, MAX_LEVELS)
+        if is_object and not doubled_keys(arguments.encode()):
             return arguments
     except ValueError:  # no JSON, NaN, half a character ...
         pass

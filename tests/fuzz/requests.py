@@ -159,7 +159,7 @@ def rich(dialect: str) -> bytes:
             ],
             "tools": [
                 {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True},
-                {"type": "custom", "name": "run"},
+                {"type": "custom", "name": "run", "format": {"type": "text"}},
             ],
             "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
             "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -17,6 +18,7 @@ from dialect_clients import CLIENTS
 from fuzz import inputs, oracle
 from fuzz.inputs import Input
 from proxy.checks.judge import judge
+from proxy.dialects import upstream_request
 from proxy.exchange import Exchange
 from proxy.faults import Fault, FaultKind
 from proxy.model.calls import Verdict
@@ -151,8 +153,10 @@ class Shell:
                 case Check(jobs):
                     results = [judge(job) for job in jobs]
                     waiting += self.exchange.checked(results[::-1], self.now)  # in any order
-                case Ask():
+                case Ask(request):
                     self.wants_turn = True
+                    with suppress(Fault):  # what cannot cross is the shell's to tell
+                        json.loads(upstream_request(request, self.dialect, "m").body)
                 case Retry(fault, transient):
                     assert transient == fault.is_transient
                     answer.faults.append(fault)

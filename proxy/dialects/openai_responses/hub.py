@@ -192,12 +192,19 @@ def _tools(entries: Any) -> list[ToolDeclaration]:
             if strict is None:  # this dialect is strict by default where the schema allows it
                 strict = True if isinstance(schema, dict) and _is_closed(schema) else None
             out.append(ToolDeclaration(entry["name"], described, schema, strict))
-        elif kind == "custom" and (entry.get("format") or {}).get("type") in (None, "text"):
+        elif kind == "custom" and _is_free_text(entry.get("format"), where):
             out.append(ToolDeclaration(entry["name"], described, kind="custom"))
         else:
             what = "a custom tool with a grammar" if kind == "custom" else f"a tool of type {str(kind)[:60]!r}"
             raise _unsupported(where, f"{what} exists only in the Responses API, and this backend speaks another")
     return out
+
+
+def _is_free_text(form: Any, where: str) -> bool:
+    """Whether a custom tool takes any text, rather than that of a grammar."""
+    if form is not None and not isinstance(form, dict):
+        raise invalid(f"{where}.format is no object", f"{where}.format")
+    return not form or form.get("type") in (None, "text")
 
 
 def _is_closed(schema: Any) -> bool:
