@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.config.mask import Mask, MaskedPieces
 from support.client import REQUEST, ask, chat
@@ -138,6 +142,70 @@ def test_an_error_whose_compressed_body_breaks_is_told_as_far_as_it_was_whole(pi
     run(refuses(body=broken, piece=piece, kind="text/plain", content_encoding="gzip"), test)
 
 
+def test_an_error_whose_coding_is_named_twice_is_not_taken_for_a_plain_one() -> None:
+    packed = gzip.compress(WORDS.encode())
+
+    async def script(c: Conversation) -> None:
+        codings = b"content-encoding: gzip\r\ncontent-encoding: identity\r\n"
+        await c.raw(b"HTTP/1.1 400 X\r\n%scontent-length: %d\r\n\r\n" % (codings, len(packed)) + packed)
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        for path in ("/v1/chat/completions", "/v1/embeddings"):
+            reply = await ask(proxy.port, PATHS[path], path, headers={"accept-encoding": "gzip"})
+            assert packed not in reply.body
+            assert "content-encoding" not in reply.headers
+
+    run(script, test)
+
+
+HALF = f"the key {KEY[:-1]}".encode()
+_packer = zlib.compressobj(wbits=31)
+PACKED_HALF = _packer.compress(HALF) + _packer.flush(zlib.Z_FULL_FLUSH)
+
+
+@pytest.mark.parametrize("piece", [1 << 16, 1])
+@pytest.mark.parametrize(
+    "body", [HALF, b"<html>" + HALF, PACKED_HALF, PACKED_HALF + b"\7\7\7\7"], ids=["text", "page", "cut", "broken"]
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_an_error_that_ends_inside_the_key_is_told_without_what_came_of_it(path: str, body: bytes, piece: int) -> None:
+    coding: dict[str, Any] = {} if HALF in body else {"content_encoding": "gzip"}
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await ask(proxy.port, PATHS[path], path)
+        assert reply.status == 400
+        assert b"the key " + b"*" * (len(KEY) - 1) in reply.body
+
+    run(refuses(body=body, piece=piece, kind="text/plain", **coding), test)
+
+
+def test_a_page_that_ends_inside_the_key_is_told_without_its_last_word() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await chat(proxy.port)
+        assert (reply.status, reply.error["code"]) == (502, "bad_body")
+        assert reply.error["message"].endswith(": the key")
+
+    run(refuses(200, b"<html>" + HALF, kind="text/html"), test)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_a_key_that_json_writers_escape_is_masked(path: str) -> None:
+    key = "AbCd+/EfGh0123456789<xyz>=="
+    forms = [
+        key.replace("+", r"\u002B").replace("<", r"\u003C").replace(">", r"\u003E"),  # .NET
+        key.replace("/", r"\/"),  # PHP
+        key.replace("<", r"\u003c").replace(">", r"\u003e"),  # Go
+        key.replace("=", r"\u003d"),  # Gson
+    ]
+    body = json.dumps({"error": {"message": "bad: FORMS"}}).replace("FORMS", " ".join(forms)).encode()
+
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await ask(proxy.port, PATHS[path], path)
+        assert set(reply.json["error"]["message"].removeprefix("bad: ")) == {"*", " "}
+
+    run(refuses(body=body), test, backend={"api_key": key})
+
+
 @pytest.mark.parametrize("after_text", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_an_error_inside_a_reply_comes_without_the_key(path: str, after_text: bool) -> None:
@@ -214,14 +282,49 @@ def test_a_mask_covers_every_form_and_keeps_lengths() -> None:
     assert Mask([]).over(b"any") == b"any"
 
 
-@pytest.mark.parametrize("size", range(1, 12))
-@pytest.mark.parametrize("secrets", [["secret"], ["secret", "secrets", "cret-sec"], []])
-def test_a_text_in_pieces_is_masked_as_a_whole(secrets: list[str], size: int) -> None:
+def test_a_mask_covers_what_json_escapes_in_either_case() -> None:
+    mask = Mask(['a+b"\\/é😀'])
+    for text in (r"a\u002Bb\u0022\u005c\u002f\u00e9\ud83d\uDE00", r"a\u002bb\"\\\/\u00E9\uD83D\ude00", 'a+b"\\/é😀'):
+        assert set(mask.over(text.encode())) == {ord("*")}
+    assert mask.over(b'a+b"\\/') == b'a+b"\\/'
+
+
+@pytest.mark.parametrize("secrets", [["\\" * 60 + "x"], ["/" * 60 + "x"]])
+def test_many_ways_to_write_a_secret_are_not_tried_one_by_one(secrets: list[str]) -> None:
+    text = b"\\/" * 60 + b"y"
+    assert Mask(secrets).over_cut(text) == text
+
+
+SECRETS = ["secret", "secret-long", "secrets", "cret-sec", "etse", "Bearer secret/of+it", 'q"uo\\te']
+
+
+@given(
+    secrets=st.lists(st.sampled_from(SECRETS), max_size=4),
+    words=st.lists(st.sampled_from([*SECRETS, "secret/o", r"secret\/of\u002bit", r"q\"uo\\te", "se", r"\u00", " "])),
+    cuts=st.lists(st.integers(0, 200)),
+)
+def test_a_text_in_pieces_is_masked_as_a_whole(secrets: list[str], words: list[str], cuts: list[int]) -> None:
     mask = Mask(secrets)
-    text = b"secretsecret-secrets secre cret-secret-sec"
+    text = "".join(words).encode()
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = MaskedPieces(mask)
-    out = b"".join(pieces.feed(text[at : at + size]) for at in range(0, len(text), size)) + pieces.rest()
+    out = b"".join(pieces.feed(text[a:b]) for a, b in pairwise(places)) + pieces.rest()
+    assert out == mask.over_cut(text)
     assert len(out) == len(text)
     assert not any(secret.encode() in out for secret in secrets)
-    if len(secrets) < 2:
-        assert out == mask.over(text)
+    assert mask.over_cut(text + b"!") == mask.over(text + b"!")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("a sec", "a sec"),
+        ("a secr", "a ****"),
+        ("a secret", "a ******"),
+        ("a secret-l", "a ********"),
+        ("a secret-l ", "a ******-l "),
+        ("a secr ", "a secr "),
+    ],
+)
+def test_the_beginning_of_a_secret_at_the_end_is_masked(text: str, masked: str) -> None:
+    assert Mask(["secret", "secret-long"]).over_cut(text.encode()) == masked.encode()

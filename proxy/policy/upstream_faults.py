@@ -70,7 +70,10 @@ def leftover(data: bytes, failure_of: FailureOf, *, same_dialect: bool) -> Fault
 
 def page(data: bytes) -> Fault:
     """An HTML page where a reply should be."""
-    return Fault(FaultKind.BAD_BODY, f"the upstream answered with an HTML page: {plain(decode(data)[0])}")
+    text = decode(data)[0].rstrip()
+    if not text.endswith(">"):  # it broke off
+        text = _WORD_AT_THE_END.sub("", text)
+    return Fault(FaultKind.BAD_BODY, f"the upstream answered with an HTML page: {plain(text)}")
 
 
 def refusal(

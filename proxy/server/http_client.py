@@ -474,6 +474,15 @@ class Connection(asyncio.Protocol):
         return self._state is _State.OVER
 
 
+def joined(headers: Headers) -> dict[str, str]:
+    """Each field's value; of one that came several times a list of them (RFC 9110, 5.3)."""
+    fields: dict[str, str] = {}
+    for name_bytes, value_bytes in headers:
+        name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
+
+
 class Reply:
     """One response whose body is being read. Close it, whatever happens. Field names are in lower case."""
 
@@ -483,7 +492,7 @@ class Reply:
         self._connection: Connection | None = connection
         self.status = status
         self.raw_headers = raw_headers
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}
+        self.headers = joined(raw_headers)
 
     def read(self, take: Take | None = None) -> Coroutine[Any, Any, bytes]:
         """The next bytes of the body, as they came, without their framing; b"" at its end. Raises Fault (STREAM_CUT).

@@ -11,7 +11,7 @@ from proxy.config import Backend, Config
 from proxy.config.mask import Mask, MaskedPieces
 from proxy.dialects import UpstreamRequest
 from proxy.faults import Fault, FaultKind
-from proxy.server.http_client import Headers, Pool, Reply, Take
+from proxy.server.http_client import Headers, Pool, Reply, Take, joined
 from proxy.wire.encoding import Inflater, inflater
 
 __all__ = [
@@ -68,7 +68,7 @@ class ErrorReply(CompressedReply):
     def __init__(self, reply: Reply, mask: Mask) -> None:
         super().__init__(reply)
         self.raw_headers = [(name, mask.over(value)) for name, value in reply.raw_headers]
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
+        self.headers = joined(self.raw_headers)
         self._masked = MaskedPieces(mask)
         self._inflater: Inflater | None = None
         self._faults: list[Fault] = []  # behind what was read last
