@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy.server.passthrough import _with_model
 from support.client import REQUEST, Client, ask, chat
 from support.proxy import Proxy, metric
 from support.upstream import Conversation, Script, Upstream, says
@@ -49,7 +50,9 @@ async def silent(c: Conversation) -> None:
         ("GET", "/v1/files/file-1/content?limit=5", None, {"range": "bytes=0-4"}),
         ("DELETE", "/v1/files/file-1", None, {}),
         ("POST", "/v1/audio/speech", b"--b\r\n\x00\xff\r\n--b--", {"content-type": "multipart/form-data; boundary=b"}),
-        ("POST", "/v1/odd", b"{no json", {}),
+        ("POST", "/v1/odd", b"[no json", {"content-type": "text/plain"}),
+        ("POST", "/v1/odd", b"{no json", {"content-type": "application/jsonl"}),
+        ("POST", "/v1/odd", b'\n {"model": "\xc3\xa9\\u00e9\\ud83d", "n": NaN, "n": 2}', {}),
         ("POST", "/v1/odd", b"", {}),
         ("PUT", "/v1/odd/a.b-c~d_e:f@g%20h/", b"x", {"content-type": "text/plain"}),
         ("PATCH", "/v1/responses/r1/cancel", {"a": 1}, {}),
@@ -138,6 +141,69 @@ def test_the_model_of_a_json_body_finds_the_route_and_may_be_rewritten() -> None
             assert [request.json.get("model") for request in first.seen] == ["embed", None]
 
     uvloop.run(main())
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/vnd.own+json", "text/plain", None])
+@pytest.mark.parametrize(
+    ("body", "becomes"),
+    [
+        (
+            b' {"n": 18446744073709551616, "model" : "v/one","f":1.0000000000000001,"input":"a","input":"\xff\xe2"}\n',
+            b' {"n": 18446744073709551616, "model" : "one","f":1.0000000000000001,"input":"a","input":"\xff\xe2"}\n',
+        ),
+        (b'{"input":{"model":"v/one"},"mod\\u0065l":"v/one"}', b'{"input":{"model":"v/one"},"mod\\u0065l":"one"}'),
+        (b'{"model":"m","x":NaN,"model":"v/one"}', b'{"model":"one","x":NaN,"model":"one"}'),
+        (b'{"model":"v/one","input":"\\ud83d"}', b'{"model":"one","input":"\\ud83d"}'),
+        (
+            b'{"model":"v/one","input":' + b"[" * 230 + b"]" * 230 + b"}",
+            b'{"model":"one","input":' + b"[" * 230 + b"]" * 230 + b"}",
+        ),
+        (b'\xef\xbb\xbf{"model":"v/one"}', None),
+        (b'{"model":"v/one","input":' + b"[" * 300 + b"]" * 300 + b"}", None),
+        (b'{"model":"v/one","input":' + b"[" * 2_000 + b"]" * 2_000 + b"}", None),
+        (b'{"model":"v/one"', None),
+    ],
+)
+def test_a_json_body_goes_where_its_model_leads_or_nowhere(
+    kind: str | None, body: bytes, becomes: bytes | None
+) -> None:
+    async def main() -> None:
+        routes = [{"models": ["v/*"], "backends": ["b1"], "strip_prefix": "v/"}, {"models": ["*"], "backends": ["b0"]}]
+        async with (
+            Upstream(echo) as other,
+            Upstream(echo) as meant,
+            Proxy(other.url, meant.url, routes=routes) as proxy,
+            Client(proxy.port) as client,
+        ):
+            head = "POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
+            head += f"Content-Type: {kind}\r\n\r\n" if kind else "\r\n"
+            chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (body[:1], body[1:9], body[9:], b"")]
+            await client.send(head.encode() + b"".join(chunks))
+            reply = await client.rest(await client.head())
+            if becomes is None:
+                assert (reply.status, reply.error["code"]) == (400, "invalid_json")
+            else:
+                assert reply.status == 200
+            assert [request.body for request in meant.seen] == ([] if becomes is None else [becomes])
+            assert other.seen == []
+
+    uvloop.run(main())
+
+
+def test_a_compressed_json_body_is_refused_and_another_one_passed_on() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await ask(proxy.port, b"\x1f\x8b", "/v1/odd", headers={"content-encoding": "gzip"})
+        assert (reply.status, reply.error["code"]) == (415, "invalid_request")
+        headers = {"content-encoding": "gzip", "content-type": "application/octet-stream"}
+        assert (await ask(proxy.port, b"{\x8b", "/v1/odd", headers=headers)).status == 200
+        assert [(request.body, request.headers["content-encoding"]) for request in up.seen] == [(b"{\x8b", "gzip")]
+
+    run(echo, test)
+
+
+def test_many_doubled_models_cost_no_more_than_their_number() -> None:
+    body = b"{" + b",".join([b'"model":"v/one"'] * 100_000) + b"}"
+    assert _with_model(body, "v/one", "one").count(b'"model":"one"') == 100_000
 
 
 def test_an_unknown_model_and_no_default_route_are_404() -> None:
@@ -366,6 +432,26 @@ def test_models_are_those_of_the_routes_and_what_backends_list_for_them() -> Non
                     assert models["fixed"]["owned_by"] == "wholecall"
                     assert all(isinstance(model["created"], int) for model in models.values())
                 assert first.seen[0].target == "/v1/models"
+
+    uvloop.run(main())
+
+
+def test_one_backends_odd_entry_leaves_the_others_lists_as_they_are() -> None:
+    async def deep(c: Conversation) -> None:
+        await c.answer(200, b'{"data":[{"id":"deep","x":' + b"[" * 300 + b"]" * 300 + b"}]}")
+
+    async def long(c: Conversation) -> None:
+        await c.answer(200, b'{"data":[{"id":"long","x":18446744073709551616,"y":"\\ud83d"}]}')
+
+    async def main() -> None:
+        async with Upstream(deep) as first, Upstream(long) as second, Upstream(listing("one")) as third:
+            routes = [{"models": ["*"], "backends": ["b0", "b1", "b2"]}]
+            async with Proxy(first.url, second.url, third.url, routes=routes) as proxy:
+                reply = await ask(proxy.port, None, "/v1/models")
+                assert reply.status == 200
+                models = {model["id"]: model for model in reply.json["data"]}
+                assert set(models) == {"long", "one"}
+                assert models["long"]["x"] == 18446744073709551616
 
     uvloop.run(main())
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy.config import Backend, Config
@@ -23,6 +22,8 @@ from proxy.server.limits import Ticket
 from proxy.server.respond import ClientGone, header_block, read_some, respond
 from proxy.server.state import Service, clock
 from proxy.server.upstream import Headers, Reply, request_headers, response_headers
+from proxy.wire.jsondoc import NotJson, dump, load
+from proxy.wire.jsonscan import member_spans
 
 # A path goes upstream behind the backend's base URL, so it is taken only as plain segments: no dot segments, no
 # encoded slashes, dots, backslashes, percent signs or control characters, which somebody might decode once more.
@@ -42,6 +43,11 @@ _RESPONSE_HEADERS = frozenset(
     | {"etag", "last-modified"}
 )
 
+_JSON = frozenset({b"application/json", b"text/json"})
+# What HTTP libraries write by themselves, whatever the body is.
+_UNTOLD = frozenset({b"", b"application/octet-stream", b"application/x-www-form-urlencoded", b"text/plain"})
+_BEFORE_JSON = b" \t\r\n\xef\xbb\xbf"
+
 T = TypeVar("T")
 
 # Asking a backend for its models must not make `GET /v1/models` hang.
@@ -50,7 +56,10 @@ MODELS_BYTES = 4 * 1024 * 1024
 
 
 class Passthrough:
-    """Any other path below /v1, with any method, in both directions as it comes. Nothing is looked at but `model`."""
+    """Any other path below /v1, with any method, in both directions as it comes. Nothing is looked at but `model`.
+
+    A JSON body that cannot be read is refused: it may name a model whose route leads to another backend.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -69,6 +78,8 @@ class Passthrough:
             if plan is None:
                 raise Fault(FaultKind.NOT_FOUND, "no model is named, and this proxy has no route with the model *")
             entry.route = plan.label
+            if isinstance(body, bytes) and model is not None:
+                body = _with_model(body, model, plan.model)
             passage = _Passage(service, config, entry, ticket, scope, path, body, key, receive, send)
             await passage.run(plan)
         finally:
@@ -84,17 +95,44 @@ class Passthrough:
         limit = config.limits.max_request_bytes
         check_length(headers, limit)
         kind = (header(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json" or header(headers, b"content-encoding") is not None:
-            return _Upload(receive, limit, config.limits.body_s, entry), None
-        body = await read_body(scope, receive, config)
-        entry.unread = False
-        try:
-            document = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return body, None  # the backend says what it thinks of it
-        model = document.get("model") if isinstance(document, dict) else None
-        entry.model = model if isinstance(model, str) else ""
+        upload = _Upload(receive, limit, config.limits.body_s, entry)
+        if kind in _JSON or kind.endswith(b"+json"):
+            body = await read_body(scope, receive, config)
+            entry.unread = False
+        elif kind in _UNTOLD and header(headers, b"content-encoding") is None and await upload.begins_like_json():
+            body = await upload.whole()
+        else:
+            return upload, None
+        entry.model = _model_of(body)
         return body, entry.model or None
+
+
+def _model_of(body: bytes) -> str:
+    """The model that a JSON body names, or "". Raises Fault (INVALID_JSON)."""
+    try:
+        document = load(body) if body else None
+    except NotJson as error:
+        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
+    model = document.get("model") if isinstance(document, dict) else None
+    return model if isinstance(model, str) else ""
+
+
+def _with_model(body: bytes, named: str, model: str) -> bytes:
+    """`body`, which names the model `named`, with `model` in its place and everything else byte for byte.
+
+    Of doubled keys some parsers take the first: each gets `model`.
+    """
+    if model == named and body.count(b"model") == 1 and b"\\u" not in body:
+        return body
+    spans = member_spans(body.decode("latin-1"), "model")  # one character a byte
+    if model == named and len(spans) == 1:
+        return body
+    source = dump(model)
+    parts, at = [], 0
+    for begin, end in spans:
+        parts += [body[at:begin], source]
+        at = end
+    return b"".join((*parts, body[at:]))
 
 
 class _Upload:
@@ -107,22 +145,51 @@ class _Upload:
         self._limit = limit
         self._body_s = body_s
         self._entry = entry
+        self._begun: list[bytes] = []  # read ahead
+        self._more = True
+        self._size = 0
+
+    async def begins_like_json(self) -> bool:
+        """Whether the body opens an object. Raises Fault, ClientGone."""
+        while self._more:
+            self._begun.append(await self._next())
+            begin = self._begun[-1].lstrip(_BEFORE_JSON)
+            if begin:
+                return begin.startswith(b"{")
+        return False
+
+    async def whole(self) -> bytes:
+        """All of it. Raises Fault, ClientGone."""
+        try:
+            async with asyncio.timeout(self._body_s):
+                while self._more:
+                    self._begun.append(await self._next())
+        except TimeoutError:
+            raise limit_fault("body_s", self._body_s, "the time for the request's body", status=408) from None
+        self._entry.unread = False
+        return b"".join(self._begun)
+
+    async def _next(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._body_s):
+                data, self._more = await read_some(self._receive)
+        except TimeoutError:
+            what = "the wait for more of the request's body"
+            raise limit_fault("body_s", self._body_s, what, status=408) from None
+        self._size += len(data)
+        if self._size > self._limit:
+            raise too_large(self._limit)
+        return data
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size, more = 0, True
         try:
-            while more:
-                async with asyncio.timeout(self._body_s):
-                    data, more = await read_some(self._receive)
-                size += len(data)
-                if size > self._limit:
-                    raise too_large(self._limit)
+            for data in self._begun:
                 if data:
                     yield data
+            while self._more:
+                if data := await self._next():
+                    yield data
             self._entry.unread = False
-        except TimeoutError:
-            self.fault = limit_fault("body_s", self._body_s, "the wait for more of the request's body", status=408)
-            raise self.fault from None
         except (Fault, ClientGone) as fault:
             self.fault = fault
             raise
@@ -215,7 +282,7 @@ class _Passage:
             attempt = Attempt(self._service, backend)
             try:
                 async with asyncio.timeout(limits.first_byte_s if isinstance(self._body, bytes) else limits.total_s):
-                    reply = await self._ask(backend, plan)
+                    reply = await self._ask(backend)
             except TimeoutError:
                 attempt.failed()
                 fault = _timeout("first_byte_s", limits.first_byte_s, f"an answer of backend {name!r}")
@@ -238,7 +305,7 @@ class _Passage:
         assert fault is not None
         raise fault
 
-    async def _ask(self, backend: Backend, plan: RoutePlan) -> Reply:
+    async def _ask(self, backend: Backend) -> Reply:
         headers = request_headers(backend, self._headers, self._key, self._entry.request_id, _dialect(backend))
         body = self._body
         for field, value in self._headers:
@@ -247,8 +314,6 @@ class _Passage:
                 headers[name] = value.decode("latin-1")
         # Nothing that `ErrorReply` could not decode.
         headers["accept-encoding"] = "gzip" if "gzip" in headers["accept-encoding"].lower() else "identity"
-        if isinstance(body, bytes) and self._entry.model and plan.model != self._entry.model:
-            body = orjson.dumps({**orjson.loads(body), "model": plan.model})
         content = body if isinstance(body, bytes) else aiter(body)
         url = _base_url(backend) + self._target
         return await self._service.upstream.open(
@@ -318,7 +383,7 @@ class Models:
         finally:
             ticket.leave()
         models = self._merged(config, dict(zip(names, listed, strict=True)))
-        await respond(send, entry, 200, orjson.dumps({"object": "list", "data": models}))
+        await respond(send, entry, 200, dump({"object": "list", "data": models}))
 
     def _merged(self, config: Config, listed: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         models = {name: self._entry(name, "wholecall") for name in config.router.plain_models}
@@ -350,8 +415,8 @@ class Models:
                         text += piece
                 finally:
                     await reply.aclose()
-            document: Any = orjson.loads(text)
-        except (Fault, TimeoutError, orjson.JSONDecodeError):
+            document = load(bytes(text))
+        except (Fault, TimeoutError, NotJson):
             return []
         data = document.get("data") if isinstance(document, dict) else None
         entries = data if isinstance(data, list) else []

@@ -215,6 +215,17 @@ def members(text: str) -> list[tuple[str, str]]:
     return [(key, text[begin:end]) for key, begin, end in _object_spans(text, at)]
 
 
+def member_spans(text: str, key: str) -> list[tuple[int, int]]:
+    """Where the values of the object's own members `key` stand: begin and end of each, doubled keys too.
+
+    ValueError if the text is no object.
+    """
+    at = skip_blanks(text, 0)
+    if text[at : at + 1] != "{":
+        raise ValueError("not an object")
+    return [(begin, end) for name, begin, end in _object_spans(text, at) if name == key]
+
+
 def items(text: str) -> list[str]:
     """The source characters of each element of the JSON array that `text` is. ValueError if the text is no array."""
     at = skip_blanks(text, 0)
