@@ -189,7 +189,7 @@ class Exchange:
         try:
             self._reply.open(self._encoder)
         except Fault as fault:
-            return self._fail(fault, now)
+            return self._fail(self._reply.refusal() if self._state == "refused" else fault, now)
         return []
 
     def receive(self, data: bytes, now: float) -> list[Command]:
@@ -235,9 +235,9 @@ class Exchange:
         if self._state == "reading" and self._reply.proof and self._reply.body.streamed:
             self._reply.note(Quirk.RESET_AFTER_END)
             return self._conclude(now)
-        if self._state == "refused" and fault.kind in (FaultKind.STREAM_CUT, FaultKind.BAD_ENCODING, FaultKind.LIMIT):
-            return self._fail(self._reply.refusal(), now)  # its body broke; the status says enough
-        if self._state in ("waiting", "reading", "refused"):
+        if self._state == "refused":
+            return self._fail(self._reply.refusal(), now)  # only its body did; the status says enough
+        if self._state in ("waiting", "reading"):
             self._need_reply()
             return self._fail(fault, now)
         return []

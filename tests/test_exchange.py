@@ -193,6 +193,29 @@ def test_after_text_an_error_is_an_event_without_choices_and_without_done() -> N
     assert b"[DONE]" not in out
 
 
+def opened_anew(status: int, headers: dict[str, str]) -> tuple[Exchange, list[Command]]:
+    machine = Exchange(read(b'{"model":"m","messages":[]}'), SETTINGS, seed="s", created=1)
+    return machine, machine.opened(status, headers, 0.0)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.STREAM_CUT, FaultKind.BAD_ENCODING, FaultKind.TIMEOUT, FaultKind.LIMIT])
+def test_an_error_status_whose_body_fails_is_told_as_far_as_it_came(kind: FaultKind) -> None:
+    machine, _ = opened_anew(400, {"retry-after": "7"})
+    machine.receive(b"no such thing", 0.1)
+    [retry] = machine.broken(Fault(kind, "the body failed"), 0.2)
+    assert isinstance(retry, Retry)
+    assert (retry.fault.public_status, retry.fault.detail, retry.transient) == (400, "no such thing", False)
+
+
+@pytest.mark.parametrize(("status", "transient"), [(400, False), (429, True)])
+def test_an_error_status_in_an_unknown_coding_is_told_without_its_words(status: int, transient: bool) -> None:
+    _, [retry] = opened_anew(status, {"retry-after": "7", "content-encoding": "br"})
+    assert isinstance(retry, Retry)
+    assert (retry.fault.public_status, retry.transient) == (status, transient)
+    assert retry.fault.detail == f"the upstream answered with status {status}"
+    assert retry.fault.headers == (("retry-after", "7"),)
+
+
 def test_a_reset_after_the_proof_does_no_harm() -> None:
     machine = exchange()
     machine.receive(ROLE + GOOD + chunk(finish="tool_calls"), 0.1)

@@ -481,6 +481,42 @@ def test_an_error_that_is_the_requests_own_goes_back_at_once(status: int) -> Non
     uvloop.run(main())
 
 
+async def an_error_that_stalls(c: Conversation) -> None:
+    await c.head(400, content_type="text/plain", retry_after="7")
+    await c.chunk(b"no such thing")
+    await c.until_closed()
+
+
+async def an_error_in_brotli(c: Conversation) -> None:
+    await c.answer(400, b"no such thing", content_encoding="br", retry_after="7")
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [(an_error_that_stalls, "no such thing"), (an_error_in_brotli, "the upstream answered with status 400")],
+)
+def test_an_error_status_stays_that_error_though_its_body_cannot_be_read(script: Script, message: str) -> None:
+    async def main() -> None:
+        async with (
+            Upstream(script) as bad,
+            Upstream(says("Hello")) as good,
+            Proxy(bad.url, good.url, limits={"idle_s": 0.3}) as proxy,
+        ):
+            reply = await chat(proxy.port)
+            assert (reply.status, reply.headers["retry-after"]) == (400, "7")
+            assert (reply.error["code"], reply.error["message"]) == ("400", message)
+            assert good.seen == []
+            passed = await ask(proxy.port, {"model": "m", "input": "x"}, "/v1/embeddings")
+            assert (passed.status, passed.headers["retry-after"]) == (400, "7")
+            assert "content-encoding" not in passed.headers
+            assert (passed.body, passed.broken) == (
+                (b"no such thing", True) if script is an_error_that_stalls else (b"", False)
+            )
+            await proxy.quiet()
+
+    uvloop.run(main())
+
+
 def test_the_last_fault_is_the_answer_where_every_backend_fails() -> None:
     async def main() -> None:
         async with (

@@ -252,7 +252,7 @@ class Pump:
         attempt.answered(reply)
         self._extra_headers = response_headers(reply, self._config.mask)
         entry.upstream_id = reply.headers.get("x-request-id", "")
-        return self._exchange.opened(
+        steps = self._exchange.opened(
             reply.status,
             reply.headers,
             self._head_at,
@@ -261,6 +261,10 @@ class Pump:
             settings=self._config.settings_for(self._plan.route, backend),
             quirks=asked.quirks,
         )
+        if reply.status >= 300:  # no event is to come: it is only waited for the rest of the body
+            self._awaits_first = False
+            self._arm()
+        return steps
 
     async def _head_of(self, opening: Coroutine[Any, Any, Reply]) -> Reply:
         """The reply that is being opened. Raises Fault, and _Woken where the wait was broken off.

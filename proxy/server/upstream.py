@@ -75,12 +75,14 @@ class ErrorReply(CompressedReply):
         self._ended = False
 
     def decode(self, max_bytes: int) -> None:
-        """Undo its coding from now on: what is compressed cannot be looked through. `max_bytes`: `max_reply_bytes`.
-
-        Raises Fault (BAD_ENCODING) where it cannot be undone; `read` too, and where there is more.
+        """Undo its coding from now on: what is compressed cannot be looked through. Where that is not possible nothing
+        of the body is read. `max_bytes`: `max_reply_bytes`, where there is more `read` raises Fault.
         """
-        self._inflater = inflater(self.headers.get("content-encoding", ""), max_bytes)
-        if self._inflater is not None:
+        try:
+            self._inflater = inflater(self.headers.get("content-encoding", ""), max_bytes)
+        except Fault:
+            self._ended = True
+        if self._inflater is not None or self._ended:
             gone = ("content-encoding", "content-length")
             self.raw_headers = [field for field in self.raw_headers if field[0].decode("latin-1") not in gone]
             self.headers = {name: value for name, value in self.headers.items() if name not in gone}
@@ -98,6 +100,9 @@ class ErrorReply(CompressedReply):
                 if rest := self._masked.rest():
                     return rest
                 raise
+            if not data and self._inflater is not None and self._inflater.cut:
+                self._faults.append(Fault(FaultKind.STREAM_CUT, "the upstream's compressed body ended too early"))
+                continue
             if not data:
                 self._ended = True
                 return self._masked.rest()

@@ -90,6 +90,11 @@ class Inflater:
     def complete(self) -> bool:
         return self._inflate.eof
 
+    @property
+    def cut(self) -> bool:
+        """Whether a body that ends here ends too early."""
+        return self._in > 0 and not self.complete
+
 
 def inflater(encoding: str, limit_bytes: int) -> Inflater | None:
     """The decoder for a Content-Encoding header; None for identity. Raises Fault (BAD_ENCODING) for any other."""

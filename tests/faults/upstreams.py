@@ -255,6 +255,7 @@ TIME = {
     "stalls before the finish": hasty(hangs_after(b"2]")),
     "stalls after the finish": hasty(hangs_after(b'tool_calls"}')),
     "stalls after [DONE]": hasty(after_done),
+    "stalls inside an error": hasty(hangs(b"HTTP/1.1 400 X\r\ncontent-length: 99\r\n\r\nno such")),
     "speaks for ever, slowly": brief(drips(event({"content": "x"})), text=None),
     "reasons for ever, slowly": brief(drips(event({"reasoning_content": "x"}))),
     "writes arguments for ever, slowly": brief(drips(argument("x"), first=CALL)),
@@ -472,6 +473,7 @@ CODINGS = {
     "gzip bomb of text": small(explodes(TEXT_EVENT), text=None),
     "gzip bomb in an error": Act(explodes(b"x", status="500 X")),
     "gzip of an error is cut": Act(coded("gzip", gzip.compress, cut=-40, status="500 X")),
+    "an error in brotli": Act(hangs(b"HTTP/1.1 400 X\r\ncontent-encoding: br\r\ncontent-length: 99\r\n\r\nno such")),
 }
 
 # --- what does not end -------------------------------------------------------------------------------------------
