@@ -61,6 +61,18 @@ ROWS = {
         [d(None, "x", "get_tide", A), d(None, "x", "set_lamp", ""), d(None, "x", "set_lamp", B)],
         [("x", "get_tide", A), ("x", "set_lamp", B)],
     ),
+    "an id that two calls share, the whole call again and again: a repeat": (
+        [d(5, "x", "get_tide", A), d(0, "x", "get_tide", A), d(0, "x", "get_tide", A), d(0, "x", "get_tide", A)],
+        [("x", "get_tide", A)],
+    ),
+    "an id that two calls share, the other tool's call again: a repeat": (
+        [d(0, "x", "get_tide", '{"a"'), d(1, "x", "set_lamp", B), d(1, "x", "set_lamp", B), d(0, "x", None, ":1}")],
+        [("x", "get_tide", A), ("x", "set_lamp", B)],
+    ),
+    "an id that two calls share, the name on an empty last fragment: the call of that index": (
+        [d(0, "x", "get_tide", A), d(1, "x", "set_lamp", B), d(1, "x", "set_lamp", ""), d(0, "x", "get_tide", "")],
+        [("x", "get_tide", A), ("x", "set_lamp", B)],
+    ),
     "a known id without an index: that call": (
         [d(0, "x", "get_tide"), d(1, "y", "set_lamp"), d(None, "x", None, A), d(None, "y", None, B)],
         [("x", "get_tide", A), ("y", "set_lamp", B)],

@@ -24,7 +24,8 @@ share each of them. The table, first match wins; "complete" means that the call'
 | no index | | the call in progress |
 
 A known id that several calls share (their backend gives all the same) is that of the call with the delta's index, or
-without an index that of the call in progress; else of the first one.
+without an index that of the call in progress; else of the first one. Of any but the first a whole object with the name,
+behind a complete one, is a new call, or a repeat.
 A new call that may be a repeat is one if, at the end, its arguments are those of the call that it follows.
 A call is never closed because another one started or because its text happens to parse.
 """
@@ -202,6 +203,11 @@ class Slots:
             if call.complete:
                 return self._open(delta, again=call)
             self._by_index[delta.index] = call
+        elif delta.name and delta.call_id and call is not self._by_id[delta.call_id] and call.complete:
+            arguments = (delta.arguments or "").strip()
+            grows = delta.is_object and call.objects[-1] and arguments != call.fragments[-1].strip()
+            if arguments.startswith("{") and not grows:
+                return self._open(delta, again=call)
         return call
 
     def _known_index(self, delta: CallDelta, owner: HeldCall) -> HeldCall | None:

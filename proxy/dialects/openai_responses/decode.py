@@ -96,7 +96,7 @@ class _Item:
         """What `entry` has in common with this item, the surest sign first."""
         call = CALL_BY_ITEM.get(self.kind)
         same_arguments = call is not None and entry.get(call.field) == "".join(self.fragments)
-        return self.id == _word(entry.get("id")), self.name == _word(entry.get("name")), same_arguments, not self.closed
+        return self.id == _word(entry.get("id")), self.name == _word(entry.get("name")), not self.closed, same_arguments
 
 
 class ResponsesDecoder:
