@@ -7,6 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from proxy.faults import Fault
 from proxy.model.findings import Quirk
 from proxy.wire.body import BodyReader
-from proxy.wire.encoding import inflater
+from proxy.wire.encoding import Doses, inflater
 from proxy.wire.jsondoc import (
     MAX_DOCUMENTS,
     NotJson,
@@ -208,6 +209,31 @@ def test_a_bomb_is_stopped_early_and_a_large_body_at_the_limit() -> None:
     assert inflate is not None
     with pytest.raises(Fault, match=r"max_reply_bytes"):
         list(inflate.feed(gzip.compress(b"".join(b"%d " % number for number in range(200_000)))))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip members", "deflate", "raw", "broken"])
+def test_a_dose_of_a_compressed_body_is_bounded_by_what_it_becomes(encoding: str) -> None:
+    varied = b"".join(b"data: hello %d\n\n" % (number * number) for number in range(40_000))
+    text = bytes(1_000_000) + varied + bytes(1_000_000)
+    raw = zlib.compressobj(wbits=-15)
+    packed = {
+        "gzip": lambda: gzip.compress(text),
+        "gzip members": lambda: b"".join(gzip.compress(text[at : at + 99_999]) for at in range(0, len(text), 99_999)),
+        "deflate": lambda: zlib.compress(text),
+        "raw": lambda: raw.compress(text) + raw.flush(),
+        "broken": lambda: gzip.compress(text)[:-9] + b"junk",
+    }[encoding]()
+    name = "deflate" if encoding in ("deflate", "raw") else "gzip"
+    inflate, doses, at, came = inflater(name, 4 * LIMIT), Doses(name, 8192), 0, []
+    assert inflate is not None
+    with suppress(Fault):
+        while at < len(packed):
+            begin, at = at, doses.end(packed, at)
+            came.append(b"".join(inflate.feed(packed[begin:at])))
+    assert text.startswith(b"".join(came))
+    assert encoding == "broken" or inflate.complete
+    assert max(map(len, came)) < 16_384
+    assert len(came) < len(text) / 4096 + 100
 
 
 def test_an_unknown_encoding_is_refused_and_named() -> None:

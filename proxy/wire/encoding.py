@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from proxy.faults import Fault, FaultKind, limit_fault
 
@@ -94,6 +95,33 @@ class Inflater:
     def cut(self) -> bool:
         """Whether a body that ends here ends too early."""
         return self._in > 0 and not self.complete
+
+
+class Doses:
+    """Where to cut a body in gzip or deflate: each dose becomes `plain_bytes` when it is undone, at most a few more.
+
+    It undoes the body too, for the count: that costs little beside what is made of the plain bytes.
+    """
+
+    def __init__(self, encoding: str, plain_bytes: int) -> None:
+        self._gzip = encoding.strip().lower() != "deflate"
+        self._size = plain_bytes
+        self._inflate: Any = None  # begins with the next byte
+
+    def end(self, data: bytes, at: int) -> int:
+        """Where the dose that begins at `at` ends."""
+        block = data[at : at + self._size]  # of as many plain bytes or more
+        if self._inflate is None:
+            raw = not self._gzip and (block[0] & 0x0F) != 8
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | (16 if self._gzip else 0))
+        try:
+            self._inflate.decompress(block, self._size)
+        except zlib.error:  # before so much came of it, and nothing comes behind it
+            return at + len(block)
+        left = self._inflate.unconsumed_tail or self._inflate.unused_data
+        if self._inflate.eof:
+            self._inflate = None
+        return at + max(1, len(block) - len(left))
 
 
 def inflater(encoding: str, limit_bytes: int) -> Inflater | None:
