@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.jsonscan import JsonScan, is_deeper, members, value_span
+from proxy.wire.jsonscan import JsonScan, has_more_values, is_deeper, members, value_span
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,6 +32,28 @@ def test_a_value_is_complete_wherever_it_was_cut(value: Any, ascii_only: bool, d
     assert made.complete
     assert made.prefix
     assert made.end == len(text) + 1
+
+
+def parts(value: Any) -> int:
+    """Opening brackets and commas in the JSON of a value."""
+    if not isinstance(value, list | dict):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(len(value) - 1, 0) + sum(map(parts, inner))
+
+
+@given(VALUES, st.text(alphabet='[{,"\\\na', max_size=9), st.integers(0, 5))
+def test_values_are_counted_outside_strings(value: Any, text: str, most: int) -> None:
+    value = [text, value, {text: text}]
+    assert has_more_values(json.dumps(value).encode(), most) == (parts(value) > most)
+    assert not has_more_values(json.dumps(value).encode(), parts(value))
+    assert has_more_values(json.dumps(value).encode(), parts(value) - 1)
+
+
+@pytest.mark.parametrize("text", ['"', '"[,{', '"a\\', '"\\"[,'])
+def test_a_string_without_an_end_holds_no_values(text: str) -> None:
+    assert not has_more_values(text.encode() + b",,", 0)
+    assert has_more_values(b"," + text.encode(), 0)
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))

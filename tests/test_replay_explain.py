@@ -55,7 +55,11 @@ def test_every_code_that_is_written_in_the_source_is_explained() -> None:
 def test_each_limit_says_what_it_bounds_and_pauses_are_no_limits() -> None:
     assert len({text for text, _ in explain.LIMIT_MEANING.values()}) == len(explain.LIMIT_MEANING)
     assert [key for key in NO_CODES if explain.find(key)] == []
-    fixed = {"max_schemas_bytes": endpoints.MAX_SCHEMAS_BYTES, "max_tools": endpoints.MAX_TOOLS}
+    fixed = {
+        "max_request_values": endpoints.MAX_REQUEST_VALUES,
+        "max_schemas_bytes": endpoints.MAX_SCHEMAS_BYTES,
+        "max_tools": endpoints.MAX_TOOLS,
+    }
     assert fixed == explain.FIXED_LIMITS
 
 

@@ -906,6 +906,27 @@ def test_tools_over_a_limit_are_413_naming_the_limit(tools: Any, code: str, word
     run(says("Hello"), test, limits={"max_schema_bytes": 4096})
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
+@pytest.mark.parametrize("many", [b"[],", b'{"a":1},', b'"a",', b"1,"])
+def test_a_request_of_too_many_values_is_413_and_not_parsed(path: str, many: bytes) -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        body = b'{"model":"m","input":[%b0]}' % (many * 1_000_000)
+        for kind in ("application/json", "text/plain"):
+            reply = await ask(proxy.port, body, path, headers={"content-type": kind})
+            assert (reply.status, reply.error["code"]) == (413, "max_request_values")
+            assert "1000000 (max_request_values)" in reply.error["message"]
+        assert up.seen == []
+
+    run(says("Hello"), test)
+
+
+def test_commas_in_a_text_are_no_values() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        assert (await chat(proxy.port, messages=[{"role": "user", "content": '[{", ' * 400_000}])).status == 200
+
+    run(says("Hello"), test)
+
+
 def test_a_schema_that_does_not_compile_is_let_through_where_that_is_configured() -> None:
     async def test(proxy: Proxy, up: Upstream) -> None:
         assert (await chat(proxy.port, tools=[tool({"type": "objekt"})])).status == 200

@@ -456,7 +456,17 @@ def test_one_backends_odd_entry_leaves_the_others_lists_as_they_are() -> None:
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b"<html>", b'{"data":[1,{"id":5},{}]}', b""])
+def test_of_a_backend_that_lists_models_without_end_some_are_taken() -> None:
+    async def test(proxy: Proxy, up: Upstream) -> None:
+        reply = await ask(proxy.port, None, "/v1/models")
+        assert [model["id"] for model in reply.json["data"]] == [str(number) for number in range(5_000)]
+
+    run(listing(*map(str, range(6_000))), test)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b"null", b"<html>", b'{"data":[1,{"id":5},{}]}', b"", b'{"data":[%b1]}' % (b"[]," * 200_000)]
+)
 def test_a_backend_whose_list_cannot_be_used_is_left_out(body: bytes) -> None:
     async def odd(c: Conversation) -> None:
         await c.answer(200, body)

@@ -62,6 +62,10 @@ _TIMEOUT = "HTTP 504, code timeout; the message has the key"
 # What each limit bounds, and what follows where it is reached.
 LIMIT_MEANING: dict[str, tuple[str, str]] = {
     "max_request_bytes": ("the body of a client's request", "HTTP 413"),
+    "max_request_values": (
+        "the JSON values of a client's request: commas and opening brackets outside strings",
+        "HTTP 413",
+    ),
     "max_head_bytes": ("a client's request line and header fields, and likewise what follows its body", "HTTP 431"),
     "max_headers": ("the number of header fields of a client's request", "HTTP 431"),
     "max_schema_bytes": ("the JSON Schema of one tool that a client's request declares", "HTTP 413"),
@@ -89,7 +93,7 @@ LIMIT_MEANING: dict[str, tuple[str, str]] = {
 }
 
 # Limits that no key of the configuration sets.
-FIXED_LIMITS = {"max_schemas_bytes": 1_048_576, "max_tools": 512}
+FIXED_LIMITS = {"max_request_values": 1_000_000, "max_schemas_bytes": 1_048_576, "max_tools": 512}
 
 
 KINDS = {

@@ -22,10 +22,13 @@ from proxy.server.pump import Pump
 from proxy.server.respond import read_some, respond
 from proxy.server.state import Service, clock
 from proxy.server.upstream import Headers
+from proxy.wire.jsonscan import has_more_values
 
 # A request's tool schemas together, and their number: fixed. One schema's size is `max_schema_bytes`.
 MAX_SCHEMAS_BYTES = 1_048_576
 MAX_TOOLS = 512
+# The JSON values of a request's body: fixed. One takes up to 100 bytes in memory, and three of its body's.
+MAX_REQUEST_VALUES = 1_000_000
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
@@ -112,7 +115,14 @@ def find_route(config: Config, entry: Entry, model: str) -> RoutePlan:
 
 
 async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
-    """The request's body. Raises Fault: `max_request_bytes` (413), `body_s` (408), compressed (415); ClientGone."""
+    """The request's body, which is to be JSON. Raises Fault: `max_request_bytes` or `max_request_values` (413),
+    `body_s` (408), compressed (415); ClientGone."""
+    body = await _whole_body(scope, receive, config)
+    check_values(body)
+    return body
+
+
+async def _whole_body(scope: Scope, receive: Receive, config: Config) -> bytes:
     headers: Headers = scope["headers"]
     check_encoding(headers)
     limit = config.limits.max_request_bytes
@@ -137,6 +147,13 @@ async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
     except TimeoutError:
         raise limit_fault("body_s", config.limits.body_s, "the time for the request's body", status=408) from None
     return b"".join(parts)
+
+
+def check_values(body: bytes) -> None:
+    """Raises Fault (`max_request_values`): a body whose JSON would take memory out of proportion."""
+    if has_more_values(body, MAX_REQUEST_VALUES):
+        what = "the number of values (commas and opening brackets outside strings) in the request's JSON"
+        raise limit_fault("max_request_values", MAX_REQUEST_VALUES, what, status=413)
 
 
 def check_encoding(headers: Headers) -> None:

@@ -15,7 +15,17 @@ from proxy.model.commands import Record
 from proxy.policy.upstream_faults import own_key_refused
 from proxy.routing.plan import RoutePlan
 from proxy.server.attempt import Attempt
-from proxy.server.endpoints import admit, allow, check_length, entry_of, find_route, header, read_body, too_large
+from proxy.server.endpoints import (
+    admit,
+    allow,
+    check_length,
+    check_values,
+    entry_of,
+    find_route,
+    header,
+    read_body,
+    too_large,
+)
 from proxy.server.entry import Entry
 from proxy.server.guard import Downstream
 from proxy.server.limits import Ticket
@@ -23,7 +33,7 @@ from proxy.server.respond import ClientGone, header_block, read_some, respond
 from proxy.server.state import Service, clock
 from proxy.server.upstream import Headers, Reply, request_headers, response_headers
 from proxy.wire.jsondoc import NotJson, dump, load
-from proxy.wire.jsonscan import member_spans
+from proxy.wire.jsonscan import has_more_values, member_spans
 
 # A path goes upstream behind the backend's base URL, so it is taken only as plain segments: no dot segments, no
 # encoded slashes, dots, backslashes, percent signs or control characters, which somebody might decode once more.
@@ -53,6 +63,8 @@ T = TypeVar("T")
 # Asking a backend for its models must not make `GET /v1/models` hang.
 MODELS_S = 5.0
 MODELS_BYTES = 4 * 1024 * 1024
+MODELS_VALUES = 200_000  # what 500 models with all that is said of them have, five times
+MODELS = 5_000  # of one backend
 
 
 class Passthrough:
@@ -101,6 +113,7 @@ class Passthrough:
             entry.unread = False
         elif kind in _UNTOLD and header(headers, b"content-encoding") is None and await upload.begins_like_json():
             body = await upload.whole()
+            check_values(body)
         else:
             return upload, None
         entry.model = _model_of(body)
@@ -415,12 +428,14 @@ class Models:
                         text += piece
                 finally:
                     await reply.aclose()
+            if has_more_values(bytes(text), MODELS_VALUES):
+                return []
             document = load(bytes(text))
         except (Fault, TimeoutError, NotJson):
             return []
         data = document.get("data") if isinstance(document, dict) else None
         entries = data if isinstance(data, list) else []
-        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+        return [entry for entry in entries[:MODELS] if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
 def _base_url(backend: Backend) -> str:

@@ -25,6 +25,8 @@ _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # A string without an end goes to the end of the text: else each escaped quote in it would be tried as a beginning.
 _TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _PART = re.compile(rf"{_TEXT.pattern}|[{{}}\[\]]", re.DOTALL)
+# Up to the next bracket that opens or comma, strings left out; one without an end has neither in it.
+_TO_VALUE = rb'(?:[^"\[{,]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))*+[\[{,]'
 _STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one up
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{[}]"))
 _CLOSER = {"{": "}", "[": "]"}
@@ -139,6 +141,14 @@ def is_deeper(text: str, levels: int) -> bool:
         return False
     brackets = _TEXT.sub("", text).encode("utf-8", "surrogatepass").translate(_STEPS, _NO_BRACKETS)
     return max(accumulate(memoryview(brackets).cast("b")), default=0) > levels
+
+
+def has_more_values(data: bytes, most: int) -> bool:
+    """Whether brackets that open and commas, outside strings, are more than `most`: what a document takes in memory
+    grows with them. Reads no further than up to there."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") <= most:
+        return False
+    return re.compile(b"(?:%b){%d}+" % (_TO_VALUE, most + 1), re.DOTALL).match(data) is not None
 
 
 def value_end(text: str, at: int) -> int:

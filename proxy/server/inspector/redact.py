@@ -229,6 +229,7 @@ OWN_CODES = frozenset(
         *Verdict,
         *Limits.model_fields,
         "max_tools",
+        "max_request_values",
         "max_schemas_bytes",
         "internal",
     }
