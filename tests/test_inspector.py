@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from proxy.config import Inspector
 from proxy.config.mask import Mask
 from proxy.dialects import CLIENT_DIALECTS
 from proxy.faults import Fault, FaultKind
+from proxy.model.calls import Verdict
 from proxy.model.requests import Request
 from proxy.replay.recording import Recording
 from proxy.server.entry import Entry
@@ -165,6 +168,38 @@ def test_credentials_that_a_backend_quotes_are_not_kept_even_without_redaction()
         assert "client-key-1 backend" not in text
     assert kept.calls[0].text == '{"city": "************ *************"}'
     assert bytes(kept.asked[0].tape.data).count(b"client-key-1") == 0
+
+
+def packed(recording: Recording, damage: bytes = b"") -> Recording:
+    """The same reply in gzip, with its last bytes replaced by these."""
+    body = gzip.compress(b"".join(recording.pieces), mtime=0)
+    body = body[: len(body) - len(damage)] + damage
+    headers = {**recording.headers, "content-encoding": "gzip"}
+    return replace(recording, pieces=tuple(body[at : at + 50] for at in range(0, len(body), 50)), headers=headers)
+
+
+def test_a_compressed_reply_is_kept_as_what_it_says_without_the_credentials() -> None:
+    entry = Entry("r", 0.0, dialect="openai-chat", backend="b", model="m", mask=Mask(["backend-key-2"]))
+    recording = chat('{"city": "Bern"}')
+    quoting = replace(recording, pieces=(b": the backend-key-2 is bad\n\n", *recording.pieces))
+    kept, _ = watch(ring(redact=False), request(), packed(quoting), entry=entry)
+    said = b"".join(quoting.pieces).replace(b"backend-key-2", b"*" * 13)
+    assert bytes(kept.asked[0].tape.data) == said
+    assert kept.asked[0].tape.ends[-1] == len(said)
+    assert "backend-key" not in view.dumped([view.detail(kept), view.case(kept, 0)]).decode()
+
+
+@pytest.mark.parametrize("redact", [True, False])
+@pytest.mark.parametrize(("broken", "verdicts"), [(b"checksum", [Verdict.VALID]), (b"\7" * 60, [])])
+def test_a_compressed_reply_that_breaks_is_kept_up_to_there(
+    broken: bytes, verdicts: list[Verdict], redact: bool
+) -> None:
+    kept, answer = watch(ring(redact=redact), request(), packed(chat('{"city": "Bern"}'), broken))
+    assert len(kept.asked[0].tape.data) > 100
+    again = judged_again(read(view.case(kept, 0)))
+    assert answer.record is not None
+    assert again.record is not None
+    assert again.record.verdicts == answer.record.verdicts == verdicts
 
 
 # --- bounds --------------------------------------------------------------------------------------------------------

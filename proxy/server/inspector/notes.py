@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from proxy.model.commands import Ask, Command, Retry, Send, Start, Stop
 from proxy.model.findings import Quirk
 from proxy.model.requests import Request
 from proxy.server.inspector.redact import cut_like
-from proxy.wire.encoding import inflater
+from proxy.wire.encoding import Inflater, inflater
 
 if TYPE_CHECKING:
     from proxy.server.entry import Entry
@@ -58,7 +59,6 @@ class Asked:
     dialect: str = ""
     status: int = 0
     content_type: str = ""
-    encoding: str = ""
     tape: Tape = field(default_factory=Tape)
     end: str = ""
     fault: str = ""
@@ -147,6 +147,7 @@ class Notes:
         self.size = 0
         self.cut = False
         self.asked: list[Asked] = []
+        self.inflater: Inflater | None = None  # of the reply that is open: no credential shows in compressed bytes
         self.sent = Tape()
         self.request: Request | None = None
         self.settings: ExchangeSettings | None = None
@@ -165,6 +166,13 @@ class Notes:
         if not self.cut and self.take(len(data) + _MARK, _BODIES):
             tape.add(data, at_ms)
 
+    def came(self, data: bytes, at_ms: int) -> None:
+        """Body bytes of the reply that is open, kept as far as its coding can be undone."""
+        pieces = (data,) if self.inflater is None else self.inflater.feed(data)
+        with suppress(Fault):
+            for piece in pieces:
+                self.tape(self.asked[-1].tape, piece, at_ms)
+
     def finish(self, entry: Entry) -> None:
         """The exchange is over: into the ring with it, without the credentials that a backend may have quoted."""
         masks = (entry.mask, Mask((entry.key,))) if entry.key else (entry.mask,)
@@ -176,7 +184,7 @@ class Notes:
 
         for tape in (self.sent, *(asked.tape for asked in self.asked)):
             for one in masks:
-                tape.data[:] = one.over(bytes(tape.data))
+                tape.data[:] = one.over_cut(bytes(tape.data))
         asking = self._asking()
         record = entry.record
         last = self.asked[-1] if self.asked else None
@@ -296,15 +304,16 @@ class WatchedExchange(Exchange):
         quirks: Sequence[Quirk] = (),
     ) -> list[Command]:
         notes = self._notes
-        content_type, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
-        notes.asked.append(Asked(self._entry.backend, dialect, status, content_type[:128], encoding[:32]))
-        notes.settings = settings or notes.settings
+        notes.asked.append(Asked(self._entry.backend, dialect, status, headers.get("content-type", "")[:128]))
+        notes.settings = settings = settings or self._settings
+        with suppress(Fault):  # nothing of such a body is received
+            notes.inflater = inflater(headers.get("content-encoding", ""), settings.max_reply_bytes)
         told = super().opened(status, headers, now, dialect=dialect, own_key=own_key, settings=settings, quirks=quirks)
         return self._told(told, now)
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        if self._notes.asked:
-            self._notes.tape(self._notes.asked[-1].tape, data, self._ms(now))
+        if self._state in ("reading", "refused"):
+            self._notes.came(data, self._ms(now))
         return self._told(super().receive(data, now), now)
 
     def flow(self, data: bytes, now: float) -> bool:
@@ -374,13 +383,3 @@ class WatchedExchange(Exchange):
 
     def _ms(self, now: float) -> int:
         return max(0, round((now - self._entry.started) * 1000))
-
-
-def plain_body(asked: Asked) -> bytes:
-    """The bytes of a reply, decompressed as far as they can be."""
-    body = bytes(asked.tape.data)
-    try:
-        inflate = inflater(asked.encoding, max(1 << 20, 20 * len(body)))
-        return body if inflate is None else b"".join(inflate.feed(body))
-    except Fault:
-        return body

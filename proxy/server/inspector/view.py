@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from proxy.server.inspector.notes import Asked, Kept, SeenCall, Tape, plain_body
+from proxy.server.inspector.notes import Asked, Kept, SeenCall, Tape
 from proxy.server.inspector.redact import Lane, Masker, span_of
 
 PROBLEM_OUTCOMES = frozenset({"blocked", "error"})
@@ -181,9 +181,9 @@ def _marked(text: str, call: SeenCall) -> list[dict[str, Any]]:
 
 
 def _told(masker: Masker, asked: Asked, lanes: Sequence[Lane]) -> Iterator[tuple[int, int, Any]]:
-    body = plain_body(asked)
+    body = bytes(asked.tape.data)
     form = form_of(body, asked)
-    for n, at_ms, block in _blocks(body, asked.tape if body == asked.tape.data else None, form):
+    for n, at_ms, block in _blocks(body, asked.tape, form):
         yield n, at_ms, masker.block(block, lanes, events=form == "events")
 
 
@@ -212,7 +212,7 @@ def _content_type(kept: Kept, asked: Asked) -> str:
     return kind if kind in _CONTENT_TYPES or not kind else "x/x"
 
 
-def _blocks(body: bytes, tape: Tape | None, form: str) -> Iterator[tuple[int, int, str]]:
+def _blocks(body: bytes, tape: Tape, form: str) -> Iterator[tuple[int, int, str]]:
     """Its number from 1, the millisecond at which it was complete, and the characters of each event, in order;
     together they are the body. What is no UTF-8 stands as surrogates."""
     text = body.decode("utf-8", "surrogateescape")
@@ -222,7 +222,7 @@ def _blocks(body: bytes, tape: Tape | None, form: str) -> Iterator[tuple[int, in
     for n, block in enumerate(filter(None, blocks), 1):
         end += len(block.encode("utf-8", "surrogateescape"))
         at_ms = 0
-        if tape is not None and len(tape.ends):
+        if len(tape.ends):
             while moment < len(tape.ends) - 1 and tape.ends[moment] < end:
                 moment += 1
             at_ms = tape.at_ms[moment]
