@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
+from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -72,6 +75,22 @@ ROWS = {
     "an id that two calls share, the name on an empty last fragment: the call of that index": (
         [d(0, "x", "get_tide", A), d(1, "x", "set_lamp", B), d(1, "x", "set_lamp", ""), d(0, "x", "get_tide", "")],
         [("x", "get_tide", A), ("x", "set_lamp", B)],
+    ),
+    "no index, the name again with the first arguments: the call in progress": (
+        [d(None, None, "get_tide"), d(None, None, "get_tide", '{"a"'), d(None, None, "get_tide", ":1}")],
+        [("", "get_tide", A)],
+    ),
+    "no index, the name again behind the arguments: nothing": (
+        [d(None, "x", "get_tide", A), d(None, None, "get_tide", "")],
+        [("x", "get_tide", A)],
+    ),
+    "no index, the name again behind the arguments, then others: a new call": (
+        [d(None, "x", "get_tide", A), d(None, None, "get_tide", ""), d(None, None, None, B)],
+        [("x", "get_tide", A), ("", "get_tide", B)],
+    ),
+    "no index, calls without arguments: each a call": (
+        [d(None, None, "get_tide", ""), d(None, None, "get_tide", "")],
+        [("", "get_tide", ""), ("", "get_tide", "")],
     ),
     "a known id without an index: that call": (
         [d(0, "x", "get_tide"), d(1, "y", "set_lamp"), d(None, "x", None, A), d(None, "y", None, B)],
@@ -169,6 +188,36 @@ def test_marked_calls_are_each_their_own_but_for_the_same_one_again() -> None:
     assert len(calls(marked(0, "x", A), marked(1, "x", A))) == 1
     assert len(calls(marked(0, "x", A), marked(1, "x", B))) == 2
     assert len(calls(marked(0, None, A), marked(1, None, A))) == 2
+
+
+@pytest.mark.parametrize("ids", ["own", "shared", "none"])
+@pytest.mark.parametrize("indexes", ["own", "gaps", "zero", "none"])
+def test_calls_come_out_as_they_were_meant_however_their_deltas_name_them(ids: str, indexes: str) -> None:
+    """Calls in fragments, with id and name on the first delta alone or on all, with or without empty first and last
+    ones, one behind the other or, where indexes tell them apart, in turns."""
+    draw = Random(f"{ids} {indexes}")
+    for _ in range(1_500):
+        names = draw.sample(("get_tide", "set_lamp", "get_time"), draw.randint(1, 3))
+        if ids != "shared":  # two calls of one tool and one id are one call that comes again
+            names += draw.choices(names, k=draw.randint(0, 2))
+        meant = [(name, json.dumps({f"k{n}": draw.choice([n, {"a": {}}, "x{y}"])})) for n, name in enumerate(names)]
+        id_always, name_always, head, tail = (draw.random() < 0.5 for _ in range(4))
+        streams = []
+        for n, (name, text) in enumerate(meant):
+            index = {"own": n, "gaps": 2 * n + 1, "zero": 0, "none": None}[indexes]
+            call_id = {"own": f"c{n}", "shared": "s", "none": None}[ids]
+            edges = sorted({0, len(text), *(draw.randrange(len(text)) for _ in range(draw.randint(0, 3)))})
+            parts: list[str | None] = [text[a:b] for a, b in pairwise(edges)]
+            parts = [*([draw.choice(["", None])] if head else []), *parts, *([draw.choice(["", None])] if tail else [])]
+            rest = [d(index, call_id if id_always else None, name if name_always else None, part) for part in parts[1:]]
+            streams.append([d(index, call_id, name, parts[0]), *rest])
+        if indexes in ("own", "gaps") and draw.random() < 0.5:
+            deltas = [stream.pop(0) for stream in streams]
+            while left := [stream for stream in streams if stream]:
+                deltas.append(draw.choice(left).pop(0))
+        else:
+            deltas = [delta for stream in streams for delta in stream]
+        assert [(name, text) for _, name, text in calls(*deltas)] == meant, deltas
 
 
 def test_a_name_on_every_delta_stays_linear() -> None:

@@ -19,7 +19,8 @@ share each of them. The table, first match wins; "complete" means that the call'
 | a known index | | that call; its first id stands |
 | an unopened index | an id or a name | a new call |
 | an unopened index | | the call in progress |
-| no index | a name that continues the name in progress, or repeats it inside its arguments | the call in progress |
+| no index | a name that continues the one in progress, or repeats it with or in its arguments | the call in progress |
+| no index | the name again behind a complete call, no arguments | nothing yet: the next fragment opens one |
 | no index | a name, or an unknown id behind a complete call | a new call |
 | no index | | the call in progress |
 
@@ -100,7 +101,8 @@ class Slots:
         self._by_index: dict[int, HeldCall] = {}
         self._by_id: dict[str, HeldCall] = {}
         self._by_key: dict[int, HeldCall] = {}
-        self._heads: dict[int, CallDelta] = {}  # names that came again on a complete call's index, without arguments
+        # Names that came again behind a complete call, without arguments, by index.
+        self._heads: dict[int | None, CallDelta] = {}
         self._current: HeldCall | None = None
         self._orphan_extra: dict[str, Any] = {}
 
@@ -201,6 +203,8 @@ class Slots:
             return self._open(delta)
         if delta.name and delta.index is not None and call.index is not None and delta.index != call.index:
             if call.complete:
+                if self._by_index.get(delta.index) is call and _is_bare(delta):
+                    return call
                 return self._open(delta, again=call)
             self._by_index[delta.index] = call
         elif delta.name and delta.call_id and call is not self._by_id[delta.call_id] and call.complete:
@@ -231,7 +235,7 @@ class Slots:
             return self._open(delta, Quirk.INDEX_REUSED)
         if not delta.call_id and not delta.name:
             head = self._heads.pop(delta.index, None)
-            if head is not None and owner.complete and (delta.arguments or "").strip():
+            if head is not None and owner.complete and not _is_bare(delta):
                 call = self._open(head, Quirk.INDEX_REUSED, again=owner)
                 self._add(call, head)
                 return call
@@ -246,11 +250,23 @@ class Slots:
         if current is None:
             return self._open(delta)
         if delta.name:
-            goes_on = not delta.call_id and (
-                (not current.fragments and self._is_piece(current, delta.name))
-                or (self._same_name(current, delta.name) and bool(current.fragments) and not current.complete)
-            )
+            if delta.call_id:
+                return self._open(delta)
+            same = self._same_name(current, delta.name)
+            if same and current.complete and _is_bare(delta):
+                self._heads[None] = delta
+                current.note(Quirk.NAME_REPEATED)
+                return None
+            if current.fragments:
+                goes_on = same and not current.complete
+            else:
+                goes_on = self._is_piece(current, delta.name) or (same and not _is_bare(delta))
             return current if goes_on else self._open(delta)
+        head = self._heads.pop(None, None)
+        if head is not None and current.complete and not _is_bare(delta):
+            call = self._open(head, again=current)
+            self._add(call, head)
+            return call
         if delta.call_id and current.call_id and current.complete:
             return self._open(delta)
         return current
@@ -352,6 +368,11 @@ def _merge_extra(call: HeldCall, delta: CallDelta) -> None:
         call.extra.update(delta.extra)
     if delta.function_extra:
         call.function_extra.update(delta.function_extra)
+
+
+def _is_bare(delta: CallDelta) -> bool:
+    """Whether it brings no argument text but white space."""
+    return not (delta.arguments or "").strip()
 
 
 def _same_call(a: HeldCall, b: HeldCall) -> bool:
