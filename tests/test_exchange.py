@@ -545,3 +545,34 @@ def test_white_space_that_is_held_back_as_a_limit_is_reached_is_no_second_fault(
     assert isinstance(out[-1], Finish)
     assert out[-1].record.code == "max_held_bytes"
     assert out[-1].record.verdicts == [Verdict.INCOMPLETE]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event", "what"),
+    [
+        ("openai-chat", b'{"choices":[{"delta":{"tool_calls":[%b]}}]}', "entries of tool_calls"),
+        ("openai-chat", b'{"choices":[%b]}', "choices"),
+        ("gemini", b'{"candidates":[%b]}', "candidates"),
+        ("ollama-chat", b'{"message":{"tool_calls":[%b]}}', "entries of tool_calls"),
+    ],
+)
+def test_an_event_of_more_choices_or_calls_than_any_reply_has_is_broken(dialect: str, event: bytes, what: str) -> None:
+    for count, broken in ((4096, False), (4097, True)):
+        machine = Exchange(read(b'{"model":"m","stream":true,"messages":[]}'), SETTINGS, seed="seed", created=1)
+        machine.opened(200, HEAD, 0.0, dialect=dialect)
+        told = machine.receive(b"data: " + event % b",".join([b'{"id":""}'] * count) + b"\n\n", 0.1)
+        faults = [one.fault for one in told if isinstance(one, Retry)]
+        assert [fault.kind for fault in faults] == [FaultKind.BAD_EVENT] * broken
+        assert not broken or f"more than 4096 {what}" in str(faults[0])
+
+
+@pytest.mark.parametrize("before", ["", '{"index":0,"id":"a","function":{"name":"get_tide","arguments":"{}"}},'])
+@pytest.mark.parametrize("behind", ["", ',{"index":0,"function":{"arguments":" "}},{}', ',{"x":1}'])
+def test_empty_entries_of_one_event_say_no_more_than_the_first(before: str, behind: str) -> None:
+    def reply(empty: str) -> bytes:
+        machine = exchange(ALWAYS)
+        event = '{"choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}' % (before + empty + behind)
+        told = run(machine, machine.receive(ROLE + f"data: {event}\n\n".encode() + chunk({}, "stop") + DONE, 0.1))
+        return sent(told)
+
+    assert reply("{}") == reply(",".join(["{}"] * 50))

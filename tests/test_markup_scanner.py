@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from markup_samples import SAMPLES, SCHEMAS, scan
 from proxy.dialects.markup import AUTO, FORMATS, Scanner, chosen
+from proxy.dialects.markup import scanner as scanner_module
 
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
 NAMES = tuple(one.name for one in FORMATS)
@@ -60,8 +62,16 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
     names=st.sampled_from([AUTO, NAMES]),
     whole=st.booleans(),
     hold_limit=st.sampled_from([1 << 20, 40]),
+    most=st.sampled_from([4096, 0, 1]),
 )
 def test_nothing_depends_on_the_cut_and_nothing_is_lost(
+    text: str, cuts: list[int], channel: str, names: tuple[str, ...], whole: bool, hold_limit: int, most: int
+) -> None:
+    with patch.object(scanner_module, "REFUSALS", most):
+        _nothing_depends_on_the_cut(text, cuts, channel, names, whole, hold_limit)
+
+
+def _nothing_depends_on_the_cut(
     text: str, cuts: list[int], channel: str, names: tuple[str, ...], whole: bool, hold_limit: int
 ) -> None:
     pieces, at = [], 0
@@ -310,7 +320,7 @@ def test_the_cost_of_a_character_does_not_grow_with_the_text(text: str, step: in
 def test_a_million_openers_in_one_text_are_linear_too() -> None:
     began = time.process_time()
     result = scan(['<tool_call>{"name": "x' * 100_000], hold_limit=1 << 20)
-    assert len(result.refusals) >= 50_000
+    assert len(result.refusals) >= 4_000
     assert time.process_time() - began < 30
 
 
@@ -337,3 +347,11 @@ def test_a_quotation_is_known_without_its_group_and_its_fence() -> None:
     ):
         assert scan([text], messages=(page,)).calls == []
         assert [call.name for call in scan([text]).calls] == ["now"]
+
+
+def test_behind_thousands_of_openers_that_begin_no_call_all_stays_text() -> None:
+    text = "<function=look>" * 4_100 + CALL
+    told = scan([text])
+    assert (told.text + told.residue, told.calls) == (text, [])
+    text = "<function=look>" * 4_000 + CALL
+    assert [call.name for call in scan([text]).calls] == ["now"]

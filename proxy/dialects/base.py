@@ -23,6 +23,16 @@ class BadEvent(Exception):
     """An event that is no JSON: it may have held argument text, so that nothing after it can be trusted."""
 
 
+# Choices, or calls, of one event: each costs some microseconds, though it may say nothing.
+MAX_ENTRIES = 4096
+
+
+def check_number(entries: Sequence[Any], what: str) -> None:
+    """Raises BadEvent for more than any reply has."""
+    if len(entries) > MAX_ENTRIES:
+        raise BadEvent(f"more than {MAX_ENTRIES} {what}")
+
+
 Framing = Literal["events", "lines", "array"]
 Note = Callable[[Quirk], None]
 Envelope = tuple[str, int, str]  # the reply's id, created (unix seconds) and model

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, sequence_of, until_done
+from proxy.dialects.base import BadEvent, Envelope, check_number, read_document, sequence_of, until_done
 from proxy.dialects.characters import Halves
 from proxy.dialects.gemini.arguments import ArgumentText, parse_path
 from proxy.dialects.keys import check_keys
@@ -151,6 +151,7 @@ class GeminiDecoder:
         usage = document.get("usageMetadata")
         out: list[Delta] = []
         if isinstance(candidates, list) and candidates:
+            check_number(candidates, "candidates")
             self._see_envelope(document)
             if any("functionCall" in part for c in candidates if isinstance(c, dict) for part in _parts(c)):
                 check_keys(document, source.data, _ARGUMENTS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, until_done
+from proxy.dialects.base import BadEvent, Envelope, check_number, read_document, until_done
 from proxy.dialects.characters import Halves
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
@@ -154,6 +154,7 @@ class OllamaDecoder:
             entries = [entries]
         if not isinstance(entries, list):
             raise BadEvent("tool_calls that is no list")
+        check_number(entries, "entries of tool_calls")
         sources: list[str] | None = None
         out: list[Delta] = []
         for number, entry in enumerate(entries):

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from proxy.dialects.base import BadEvent, Envelope, read_document, until_done, unwrapped
+from proxy.dialects.base import BadEvent, Envelope, check_number, read_document, until_done, unwrapped
 from proxy.dialects.keys import check_keys
 from proxy.dialects.stencils import Stencils
 from proxy.model.deltas import (
@@ -252,6 +252,7 @@ class ChatDecoder:
             else:
                 self._note(Quirk.FOREIGN_EVENT)
             return out
+        check_number(choices, "choices")
         self._see_envelope(document)
         if not self._first_doc:
             self._first_doc = document
@@ -431,7 +432,13 @@ class ChatDecoder:
             self._note(Quirk.TOOL_CALLS_OBJECT)
             out.append(self._entry(choice, entries, data, at, base))
         elif isinstance(entries, list):
+            check_number(entries, "entries of tool_calls")
+            empty = False
             for position, entry in enumerate(entries):
+                if entry == {} and base is None:
+                    if empty:
+                        continue  # another says no more than the first
+                    empty = True
                 if isinstance(entry, dict):
                     key = None if base is None else base + position
                     out.append(self._entry(choice, entry, data, (*at, position), key))
