@@ -305,6 +305,8 @@ class Exchange:
         if self._state == "over":
             return []
         self._need_reply()
+        if self._state == "refused":
+            fault = self._reply.refusal()
         if self._turn:
             self._judged = self._before
             self.record.reask = "failed"

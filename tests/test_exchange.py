@@ -207,6 +207,15 @@ def test_an_error_status_whose_body_fails_is_told_as_far_as_it_came(kind: FaultK
     assert (retry.fault.public_status, retry.fault.detail, retry.transient) == (400, "no such thing", False)
 
 
+def test_an_error_status_is_told_where_the_time_for_the_exchange_is_over_too() -> None:
+    machine, _ = opened_anew(429, {"retry-after": "7"})
+    machine.receive(b"too many", 0.1)
+    start, send, _ = machine.abandon(Fault(FaultKind.TIMEOUT, "the whole exchange took more than 1 s"), 1.0)
+    assert isinstance(start, Start)
+    assert (start.status, ("retry-after", "7") in start.headers) == (429, True)
+    assert b"too many" in sent([send])
+
+
 @pytest.mark.parametrize(("status", "transient"), [(400, False), (429, True)])
 def test_an_error_status_in_an_unknown_coding_is_told_without_its_words(status: int, transient: bool) -> None:
     _, [retry] = opened_anew(status, {"retry-after": "7", "content-encoding": "br"})
