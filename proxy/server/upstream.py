@@ -25,7 +25,7 @@ __all__ = [
     "retry_after_s",
 ]
 
-# So much of a body that comes compressed is read in one turn of the event loop: the costliest text takes 2 us a byte.
+# So much of a body that comes compressed is read in one turn of the event loop: the costliest takes 1 us a byte.
 DOSE_BYTES = 8192
 
 _VALUE = re.compile(rb"[\t\x20-\x7e]*")
@@ -41,7 +41,7 @@ _RESPONSE_PREFIXES = ("x-ratelimit-", "ratelimit-", "openai-", "anthropic-")
 
 class CompressedReply(Reply):
     """A reply in a content-encoding, given out as it came, in small doses with a turn of the event loop between them:
-    what 64 KiB of a bomb become takes minutes to read, and holds 64 MiB."""
+    what 64 KiB of a bomb become takes seconds to read, and holds 64 MiB."""
 
     __slots__ = ("_at", "_doses", "_read")
 

@@ -227,7 +227,11 @@ def dump(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return join_surrogates(json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return join_surrogates(text).encode()
 
 
 def one_line(payload: bytes) -> bytes:
