@@ -701,3 +701,27 @@ def test_a_block_that_is_no_object_beside_one_that_is_put_right_is_no_mistake_of
     for upstream in UPSTREAM_DIALECTS:
         refused = refusal("anthropic-messages", upstream, body)
         assert refused is None or refused.public_status == 400
+
+
+ODD_CONTENT = ({"type": "text", "text": "Hi"}, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("client", "message", "param"),
+    [
+        *((client, {"role": "user", "content": odd}, "") for client in (CHAT, MESSAGES) for odd in ODD_CONTENT),
+        *((CHAT, {"role": "tool", "tool_call_id": "a", "content": odd}, "") for odd in ODD_CONTENT),
+        (MESSAGES, {"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}, "[0]"),
+        (MESSAGES, {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}, "[0]"),
+        (
+            MESSAGES,
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": {"b": 1}}]},
+            "[0].content",
+        ),
+    ],
+)
+def test_what_would_be_lost_of_a_message_is_refused_by_name(client: str, message: dict[str, Any], param: str) -> None:
+    for upstream in set(UPSTREAM_DIALECTS) - {client}:
+        refused = refusal(client, upstream, {"model": "m", "max_tokens": 9, "messages": [message]})
+        assert refused is not None
+        assert (refused.kind, refused.param) == (FaultKind.INVALID_REQUEST, f"messages[0].content{param}")

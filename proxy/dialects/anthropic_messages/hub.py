@@ -51,6 +51,7 @@ _CARRIED = frozenset(
     }
 )
 _REFUSED = frozenset({"mcp_servers", "container"})  # they change what the model can do
+_MISPLACED: dict[str, type[Part]] = {"user": CallPart, "assistant": ResultPart}
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -59,6 +60,12 @@ _REFUSED = frozenset({"mcp_servers", "container"})  # they change what the model
 def conversation(request: Request) -> Conversation:
     """The request in the hub's form. Raises Fault (UNSUPPORTED_FIELD, INVALID_REQUEST) naming what cannot cross."""
     return _Reader(request).read()
+
+
+def _list(content: Any, where: str) -> list[Any]:
+    if not isinstance(content, list | None):
+        raise invalid(f"{where} is neither a string nor a list of blocks", where)
+    return content or []
 
 
 class _Reader:
@@ -114,8 +121,12 @@ class _Reader:
         if isinstance(content, str):
             return Turn(role, [TextPart(content)] if content else [])
         parts: list[Part] = []
-        for position, block in enumerate(sequence_of(content)):
-            parts += self._block(block, f"{where}.content[{position}]")
+        for position, block in enumerate(_list(content, f"{where}.content")):
+            at = f"{where}.content[{position}]"
+            for part in self._block(block, at):
+                if isinstance(part, _MISPLACED[role]):
+                    raise invalid(f"{at}: no {role} message has a {block['type']} block", at)
+                parts.append(part)
         return Turn(role, parts)
 
     def _block(self, block: Any, where: str) -> list[Part]:
@@ -154,7 +165,7 @@ class _Reader:
         if isinstance(content, str):
             return [TextPart(content)]
         parts: list[TextPart | ImagePart] = []
-        for position, block in enumerate(sequence_of(content)):
+        for position, block in enumerate(_list(content, where)):
             at = where if alone else f"{where}[{position}]"
             kind = block.get("type") if isinstance(block, dict) else None
             if kind == "text" and isinstance(block.get("text"), str):

@@ -182,8 +182,11 @@ def _content(content: Any, where: str) -> list[TextPart | ImagePart]:
         return []
     if isinstance(content, str):
         return [TextPart(content)]
+    if not isinstance(content, list):
+        what = f"{where}.content is neither a string nor a list of parts"
+        raise Fault(FaultKind.INVALID_REQUEST, what, param=f"{where}.content")
     parts: list[TextPart | ImagePart] = []
-    for position, part in enumerate(sequence_of(content)):
+    for position, part in enumerate(content):
         at = f"{where}.content[{position}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("text", "refusal") and isinstance(part.get(kind), str):
