@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import count, pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -288,6 +290,68 @@ def test_calls_that_share_a_call_id_keep_their_own_arguments(
     called = [(item["name"], item["arguments"]) for item in got.items]
     assert called == [(items[n]["name"], items[n]["arguments"]) for n in opened]
     assert len({item["call_id"] for item in got.items}) == 3
+
+
+@pytest.mark.parametrize(
+    ("call_ids", "ids", "indexes"),
+    [
+        (call_ids, ids, indexes)
+        for call_ids in ("own", "shared")
+        for ids in ("own", "shared", "new", "none")
+        for indexes in ("own", "gaps", "zero", "none")
+        if "own" in (call_ids, ids) or indexes in ("own", "gaps")  # else nothing tells calls apart
+    ],
+)
+def test_calls_come_out_as_they_were_meant_however_their_events_name_them(
+    call_ids: str, ids: str, indexes: str
+) -> None:
+    """Calls one behind the other or, where indexes tell them apart, in turns; with or without the events that say their
+    arguments as a whole; with all, some or none of them in the final response, in any order."""
+    draw = Random(f"{call_ids} {ids} {indexes}")
+    numbers = count()
+    for _ in range(120):
+        names = draw.choices(("get", "look", "note"), k=draw.randint(1, 4))
+        meant = [(name, json.dumps({f"k{n}": draw.choice([n, {"a": {}}, "x{y}"])})) for n, name in enumerate(names)]
+
+        def named(n: int, key: str) -> dict[str, Any]:
+            value = {"own": f"fc_{n}", "shared": "fc", "new": f"fc_{next(numbers)}", "none": ""}[ids]
+            return {key: value} if value else {}
+
+        def placed(n: int) -> dict[str, Any]:
+            value = {"own": n, "gaps": 2 * n + 1, "zero": 0, "none": None}[indexes]
+            return {} if value is None else {"output_index": value}
+
+        def item(n: int, arguments: str) -> dict[str, Any]:
+            call_id = f"call_{n}" if call_ids == "own" else "call"
+            common = {
+                "type": "function_call",
+                "call_id": call_id,
+                "status": "completed" if arguments else "in_progress",
+            }
+            return {**common, "name": meant[n][0], "arguments": arguments, **named(n, "id")}  # noqa: B023
+
+        told, closed = draw.random() < 0.5, draw.random() < 0.5
+        streams = []
+        for n, (_name, text) in enumerate(meant):
+            edges = sorted({0, len(text), *(draw.randrange(len(text)) for _ in range(draw.randint(0, 3)))})
+            events = [{"type": "response.output_item.added", **placed(n), "item": item(n, "")}]
+            stem = "response.function_call_arguments"
+            for a, b in pairwise(edges):
+                events.append({"type": f"{stem}.delta", **named(n, "item_id"), **placed(n), "delta": text[a:b]})
+            if told:
+                events.append({"type": f"{stem}.done", **named(n, "item_id"), **placed(n), "arguments": text})
+            if closed:
+                events.append({"type": "response.output_item.done", **placed(n), "item": item(n, text)})
+            streams.append(events)
+        if indexes in ("own", "gaps") and draw.random() < 0.5:
+            sent = [stream.pop(0) for stream in streams]
+            while left := [stream for stream in streams if stream]:
+                sent.append(draw.choice(left).pop(0))
+        else:
+            sent = [event for stream in streams for event in stream]
+        final = draw.sample(range(len(meant)), draw.choice([0, len(meant), draw.randint(0, len(meant))]))
+        got = ask([created(), *sent, ended([item(n, meant[n][1]) for n in final])], mode="annotate")
+        assert [(made["name"], made["arguments"]) for made in got.items] == meant, sent
 
 
 def test_arguments_in_the_announcement_alone_count() -> None:

@@ -87,6 +87,15 @@ class _Item:
                 return mine == other
         return True
 
+    def is_announced(self, entry: dict[str, Any]) -> bool:
+        """Whether `entry`, of a call, announces this item again: each announcement is a call of its own, but for one
+        with the same name and ids, or with one of them while the call goes on."""
+        pairs = [(self.id, _word(entry.get("id"))), (self.call_id, _word(entry.get("call_id")))]
+        if self.name != _word(entry.get("name")) or any(a and b and a != b for a, b in pairs):
+            return False
+        same = [bool(a and a == b) for a, b in pairs]
+        return all(same) or (not self.closed and (any(same) or not self.fragments))
+
     def contradicts(self, entry: dict[str, Any]) -> bool:
         """Whether `entry` has another id and another name: some backends give all calls one call_id."""
         pairs = ((self.id, _word(entry.get("id"))), (self.name, _word(entry.get("name"))))
@@ -323,7 +332,8 @@ class ResponsesDecoder:
             item = self._alike(entry) or (pending[0] if pending else None)
         if item is not None and item.kind == kind:
             may_end = ends and not item.closed and item.name in ("", _word(entry.get("name")) or item.name)
-            if item.head is None or may_end or item.is_entry(entry):
+            same = item.is_entry(entry) if ends or kind not in CALL_BY_ITEM else item.is_announced(entry)
+            if item.head is None or may_end or same:
                 return item
         if item is not None:
             self._note(Quirk.INDEX_REUSED)
