@@ -353,5 +353,6 @@ def test_behind_thousands_of_openers_that_begin_no_call_all_stays_text() -> None
     text = "<function=look>" * 4_100 + CALL
     told = scan([text])
     assert (told.text + told.residue, told.calls) == (text, [])
+    assert told.refusals[-1].rule.value == "too_many"
     text = "<function=look>" * 4_000 + CALL
     assert [call.name for call in scan([text]).calls] == ["now"]

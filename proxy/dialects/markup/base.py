@@ -55,6 +55,7 @@ class Rule(StrEnum):
     NOT_WHOLE = "not_whole"  # a form that has to be the whole content
     NOT_LAST = "not_last"  # in reasoning that went on
     SCHEMA = "schema"  # a weak form that the tool's schema refuses
+    TOO_MANY = "too_many"  # so many stayed text before it that nothing behind it is looked at
 
 
 class Mismatch(Exception):

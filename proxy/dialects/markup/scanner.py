@@ -617,7 +617,7 @@ class Scanner:
         self._source, self._source_size, self._calls = [], 0, []
 
     def _refuse(self, name: str, rule: Rule) -> None:
-        self._refusals.append(Refusal(name, rule))
+        self._refusals.append(Refusal(name, rule if self._refused < REFUSALS else Rule.TOO_MANY))
         self._refused += 1
 
     def _emit(self, text: str) -> None:
