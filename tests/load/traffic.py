@@ -95,8 +95,9 @@ async def accounts(ledger: Ledger, proxy: Instance, up: Upstream) -> list[str]:
 
 
 def complaints(proxy: Instance) -> list[str]:
-    """The proxy never complains about itself: a failed exchange is no reason for a warning."""
-    lines = [line for line in proxy.log() if line["level"] not in ("debug", "info")]
+    """The proxy never complains about itself: a failed exchange is no reason for a warning, a backend that is held for
+    down is one."""
+    lines = [line for line in proxy.log() if line["level"] not in ("debug", "info") and line.get("event") != "backend"]
     return [f"log: {line.get('message') or line}" for line in lines]
 
 
