@@ -13,8 +13,8 @@ from load.plan import ASKS_NOBODY, LEAVES, LIMPING
 
 _SAMPLE = re.compile(r"wholecall_(\w+?)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-# Around a kill: a client may use a kept connection just then, both sides notice things when their turn comes, and a busy
-# machine (ten times more work than cores) let a killed worker wait 0.5 s between its answer and its line in the log.
+# Around a kill: a client may use a kept connection just then, both sides notice things when their turn comes, and on a
+# busy machine (ten times more work than cores) a worker that was killed had waited 0.5 s between answer and log line.
 SLACK_S = 1.5
 Line = Mapping[str, Any]  # of the log: an exchange's
 
