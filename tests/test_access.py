@@ -229,9 +229,23 @@ def test_with_keys_the_api_answers_to_every_name_and_the_metrics_do_not() -> Non
 @pytest.mark.parametrize("address", ["10.0.0.3", "::", "fe80::1", "0.0.0.0"])  # noqa: S104 - compared, not bound
 def test_on_an_address_of_the_network_every_name_is_taken(address: str) -> None:
     assert not is_rebound(address, b"api.example.com")
-    assert is_rebound("127.0.0.2", b"api.example.com")
-    assert is_rebound("::1", b"api.example.com")
-    assert is_rebound("localhost", b"api.example.com")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.2", "::1", "0:0:0:0:0:0:0:1", "::1%lo", "::ffff:127.0.0.1", "::FFFF:7f00:1"),
+        *("localhost", "LocalHost", "localhost.", "proxy.localhost", "ip6-localhost", "localhost6.localdomain6"),
+    ],
+)
+def test_however_the_local_address_is_written_it_answers_to_no_public_name(address: str) -> None:
+    assert is_rebound(address, b"api.example.com")
+    assert not is_rebound(address, b"localhost:8000")
+
+
+@pytest.mark.parametrize("address", ["127.example.com", "notlocalhost", "localhost.example.com", "::ffff:10.0.0.3"])
+def test_what_only_looks_like_the_local_address_takes_every_name(address: str) -> None:
+    assert not is_rebound(address, b"api.example.com")
 
 
 def test_with_a_key_a_page_gets_in_like_anybody() -> None:

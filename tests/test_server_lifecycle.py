@@ -249,6 +249,28 @@ def test_what_a_reload_cannot_change_stays_as_it_is_bound(tmp_path: Path) -> Non
     uvloop.run(main())
 
 
+def test_a_worker_that_starts_after_a_reload_keeps_to_what_is_bound_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = write_config(tmp_path / "c.toml", document("http://127.0.0.1:1/v1"))
+        async with running(config, "--workers", "2") as process:
+            write_config(config, document("http://127.0.0.1:1/v1", listen={"host": "0.0.0.0"}))  # noqa: S104
+            process.kill(signal.SIGHUP)
+            parent = process.process.pid
+            async with asyncio.timeout(30):
+                while [line.get("event") for line in process.log].count("reload") < 2:
+                    await asyncio.sleep(0.02)
+                old = set(_children(parent))
+                for child in old:
+                    os.kill(child, signal.SIGKILL)
+                while len(set(_children(parent)) - old) < 2:
+                    await asyncio.sleep(0.02)
+            rebound = {"host": "attacker.example"}
+            for _ in range(4):
+                assert (await ask(process.port, None, "/metrics", headers=rebound)).status == 403
+
+    uvloop.run(main())
+
+
 # --- starting -----------------------------------------------------------------------------------------------------
 
 

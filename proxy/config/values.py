@@ -299,9 +299,21 @@ def check_public_name(name: str) -> str:
     return name.lower()
 
 
+# RFC 6761 and what distributions write into /etc/hosts.
+_LOOPBACK_NAME = re.compile(
+    r"(?:(?:.+\.)?localhost|localhost[46]?\.localdomain[46]?|localhost[46]|ip6-(?:localhost|loopback))\.?",
+    re.IGNORECASE,
+)
+
+
 def is_loopback(host: str) -> bool:
     """Whether `listen.host` is an address that only this machine reaches."""
-    return host in ("localhost", "::1") or host.startswith(("127.", "::ffff:127."))
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return _LOOPBACK_NAME.fullmatch(host) is not None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def check_name(name: str) -> str:

@@ -29,7 +29,7 @@ from proxy.server import logs
 from proxy.server.app import App
 from proxy.server.guard import GuardedProtocol
 from proxy.server.state import Service
-from proxy.server.supervisor import BACKLOG, EXIT_NOT_STARTED, Load, Sockets
+from proxy.server.supervisor import BACKLOG, EXIT_NOT_STARTED, Load, Sockets, as_bound
 
 # After the drain limit: how long the last error events may take to reach their clients.
 FAREWELL_S = 0.5
@@ -72,18 +72,14 @@ class Server(uvicorn.Server):
         if self._load is None:
             return
         try:
-            config = self._load()
+            config, fixed = as_bound(self._load(), self.service.config)
         except ConfigError as error:
             problems = str(error).splitlines()
             fields = {"event": "reload", "problems": problems}
             logger.error("the configuration was not reloaded", extra={"fields": fields})
             return
-        bound = self.service.config.listen
-        kept = {key: getattr(bound, key) for key in ("host", "port", "admin_port")}
-        fixed = [key for key, value in kept.items() if getattr(config.listen, key) != value]
         if fixed:
             logger.warning("changes of listen.%s only count after a restart", ", listen.".join(fixed))
-            config = config.model_copy(update={"listen": config.listen.model_copy(update=kept)})
         if config.telemetry != self.service.config.telemetry:
             logger.warning("changes of telemetry only count after a restart")
         logs.warn(warnings(config))

@@ -118,6 +118,15 @@ def _bound(host: str, port: int, set_by: str) -> socket.socket:
     return sock
 
 
+def as_bound(config: Config, bound: Config) -> tuple[Config, list[str]]:
+    """`config` with the addresses of `bound`, whose sockets stay, and the keys of `listen` that this changed."""
+    kept = {key: getattr(bound.listen, key) for key in ("host", "port", "admin_port")}
+    changed = [key for key, value in kept.items() if getattr(config.listen, key) != value]
+    if not changed:
+        return config, []
+    return config.model_copy(update={"listen": config.listen.model_copy(update=kept)}), changed
+
+
 def address_of(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -169,7 +178,7 @@ class Supervisor:
         if number is signal.SIGHUP:
             # A worker that is started later gets what the others have: the last good configuration.
             with contextlib.suppress(ConfigError):
-                self._config = self._load()
+                self._config, _ = as_bound(self._load(), self._config)
             self._send(number)
         elif number in (signal.SIGTERM, signal.SIGINT):
             self._stop()
