@@ -44,6 +44,11 @@ def calls(deltas: list[Delta]) -> list[CallDelta]:
     return [d for d in deltas if isinstance(d, CallDelta)]
 
 
+def test_the_word_null_is_no_id() -> None:
+    deltas, _ = read(candidate([{"functionCall": {"id": "null", "name": "f", "args": {}}}], "STOP"))
+    assert [call.call_id for call in calls(deltas)] == [None]
+
+
 def test_usage_is_told_once_with_thoughts_and_cached_tokens_in_their_place() -> None:
     usage = {"promptTokenCount": 11, "candidatesTokenCount": 2, "thoughtsTokenCount": 9, "cachedContentTokenCount": 4}
     first = {**usage, "candidatesTokenCount": 1}

@@ -65,6 +65,11 @@ def test_thinking_behind_a_call_has_a_place_among_the_calls() -> None:
     assert Piece(0, "hi") in deltas
 
 
+def test_the_word_null_is_no_id() -> None:
+    deltas, _ = read(line({"content": "", "tool_calls": [{"id": "null", "function": {"name": "f", "arguments": {}}}]}))
+    assert [d.call_id for d in deltas if isinstance(d, CallDelta)] == [None]
+
+
 def test_odd_entries_are_counted() -> None:
     function = {"name": "f", "id": 7, "arguments": '{"a":1}'}
     deltas, quirks = read(

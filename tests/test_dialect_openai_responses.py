@@ -296,10 +296,10 @@ def test_calls_that_share_a_call_id_keep_their_own_arguments(
     ("call_ids", "ids", "indexes"),
     [
         (call_ids, ids, indexes)
-        for call_ids in ("own", "shared")
+        for call_ids in ("own", "numbers", "shared")
         for ids in ("own", "shared", "new", "none")
         for indexes in ("own", "gaps", "zero", "none")
-        if "own" in (call_ids, ids) or indexes in ("own", "gaps")  # else nothing tells calls apart
+        if call_ids != "shared" or ids == "own" or indexes in ("own", "gaps")  # else nothing tells calls apart
     ],
 )
 def test_calls_come_out_as_they_were_meant_however_their_events_name_them(
@@ -322,7 +322,7 @@ def test_calls_come_out_as_they_were_meant_however_their_events_name_them(
             return {} if value is None else {"output_index": value}
 
         def item(n: int, arguments: str) -> dict[str, Any]:
-            call_id = f"call_{n}" if call_ids == "own" else "call"
+            call_id = {"own": f"call_{n}", "numbers": n, "shared": "call"}[call_ids]
             common = {
                 "type": "function_call",
                 "call_id": call_id,
@@ -330,11 +330,13 @@ def test_calls_come_out_as_they_were_meant_however_their_events_name_them(
             }
             return {**common, "name": meant[n][0], "arguments": arguments, **named(n, "id")}  # noqa: B023
 
-        told, closed = draw.random() < 0.5, draw.random() < 0.5
+        told, closed, again = (draw.random() < 0.5 for _ in range(3))
         streams = []
         for n, (_name, text) in enumerate(meant):
             edges = sorted({0, len(text), *(draw.randrange(len(text)) for _ in range(draw.randint(0, 3)))})
             events = [{"type": "response.output_item.added", **placed(n), "item": item(n, "")}]
+            if again and call_ids != "shared":
+                events.append({"type": "response.output_item.added", **placed(n), "item": item(n, "")})
             stem = "response.function_call_arguments"
             for a, b in pairwise(edges):
                 events.append({"type": f"{stem}.delta", **named(n, "item_id"), **placed(n), "delta": text[a:b]})
@@ -352,6 +354,28 @@ def test_calls_come_out_as_they_were_meant_however_their_events_name_them(
         final = draw.sample(range(len(meant)), draw.choice([0, len(meant), draw.randint(0, len(meant))]))
         got = ask([created(), *sent, ended([item(n, meant[n][1]) for n in final])], mode="annotate")
         assert [(made["name"], made["arguments"]) for made in got.items] == meant, sent
+
+
+def test_the_word_null_is_no_id() -> None:
+    got = ask([created(), ended([call(0, "{}", call_id="null"), call(1, "{}", call_id="null")])], mode="annotate")
+    assert len({item["call_id"] for item in got.items} - {"null"}) == 2
+
+
+def test_a_final_item_is_not_taken_for_another_that_has_its_own_id() -> None:
+    delta = {"type": "response.function_call_arguments.delta", "output_index": 1, "item_id": "fc_1", "delta": "{}"}
+    got = ask(
+        [created(), delta, ended([call(0, '{"q":"x"}', name="lookup"), call(1, "{}", name="look")])], mode="annotate"
+    )
+    assert sorted((item["name"], item["arguments"]) for item in got.items) == [("look", "{}"), ("lookup", '{"q":"x"}')]
+
+
+def test_more_items_than_any_reply_has_are_refused() -> None:
+    events = [{"type": "response.output_item.added", "item": message(n, "")} for n in range(1_025)]
+    for some, code in ((events[:-1], None), (events, "bad_event")):
+        got = ask([created(), *some, ended()])
+        assert (got.reply.error or {}).get("code") == code
+    got = ask([created(), ended([message(n, "x") for n in range(1_025)])])
+    assert got.reply.error["code"] == "bad_event"
 
 
 def test_arguments_in_the_announcement_alone_count() -> None:

@@ -92,6 +92,22 @@ ROWS = {
         [d(None, None, "get_tide", ""), d(None, None, "get_tide", "")],
         [("", "get_tide", ""), ("", "get_tide", "")],
     ),
+    "a known id, another index, an undeclared name: a new call": (
+        [d(0, "x", "get_tide", ""), d(1, "x", "bogus", A)],
+        [("x", "get_tide", ""), ("x", "bogus", A)],
+    ),
+    "a known id, another index, a longer declared name: a new call": (
+        [d(0, "x", "get", ""), d(1, "x", "get_tide", A)],
+        [("x", "get", ""), ("x", "get_tide", A)],
+    ),
+    "a known id, another index, names in pieces": (
+        [d(0, "x", "get_"), d(0, "x", "tide"), d(1, "x", "set_", B), d(1, "x", "lamp")],
+        [("x", "get_tide", ""), ("x", "set_lamp", B)],
+    ),
+    "no index, the same call twice, its name on a delta of its own": (
+        [d(None, None, "get_tide", ""), d(None, None, None, A)] * 2,
+        [("", "get_tide", A), ("", "get_tide", A)],
+    ),
     "a known id without an index: that call": (
         [d(0, "x", "get_tide"), d(1, "y", "set_lamp"), d(None, "x", None, A), d(None, "y", None, B)],
         [("x", "get_tide", A), ("y", "set_lamp", B)],

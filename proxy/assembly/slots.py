@@ -8,6 +8,7 @@ share each of them. The table, first match wins; "complete" means that the call'
 |---|---|---|
 | no id, name, arguments | | nothing; other fields of it go to the call in progress |
 | a known id | the name is that of another declared tool | a new call (its id is replaced) |
+| a known id | an unopened index, the call's name is declared, another name | a new call (its id is replaced) |
 | a known id | that call is complete, the index differs, a name comes | a new call (its id is replaced), or a repeat |
 | a known id | | that call |
 | a known index | another id and a name | a new call |
@@ -202,6 +203,8 @@ class Slots:
         if delta.name and self._another_tool(call, delta.name):
             return self._open(delta)
         if delta.name and delta.index is not None and call.index is not None and delta.index != call.index:
+            if self._by_index.get(delta.index) is not call and self._is_foreign(call, delta.name):
+                return self._open(delta)
             if call.complete:
                 if self._by_index.get(delta.index) is call and _is_bare(delta):
                     return call
@@ -264,7 +267,7 @@ class Slots:
             return current if goes_on else self._open(delta)
         head = self._heads.pop(None, None)
         if head is not None and current.complete and not _is_bare(delta):
-            call = self._open(head, again=current)
+            call = self._open(head)
             self._add(call, head)
             return call
         if delta.call_id and current.call_id and current.complete:
@@ -284,6 +287,10 @@ class Slots:
             declared_name(name, self._declared)[0] in self._declared
             and declared_name(call.name, self._declared)[0] in self._declared
         )
+
+    def _is_foreign(self, call: HeldCall, name: str) -> bool:
+        """Whether the call has a declared name, and `name` is neither that nor a piece of one that it begins."""
+        return self._declared_already(call) and not self._same_name(call, name) and not self._is_piece(call, name)
 
     def _same_name(self, call: HeldCall, name: str) -> bool:
         return call.name.strip() == name.strip()

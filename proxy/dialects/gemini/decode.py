@@ -279,7 +279,7 @@ class GeminiDecoder:
         if partial and not isinstance(partial, list):
             raise BadEvent("partialArgs that is no list")
         more = call.get("willContinue") is True
-        delta = CallDelta(choice, call_id=_text(call_id), name=name)
+        delta = CallDelta(choice, call_id=_text(call_id) if call_id != "null" else None, name=name)
         signature = _text(part.get("thoughtSignature"))
         if signature is not None:
             delta.signature, delta.extra = signature, _extra(signature)

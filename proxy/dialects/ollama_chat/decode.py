@@ -190,7 +190,7 @@ class OllamaDecoder:
         if type(call_id) is int:
             call_id = str(call_id)
             self._note(Quirk.ID_NUMBER)
-        return _text(call_id)
+        return _text(call_id) if call_id != "null" else None
 
 
 def _sources(data: bytes | None, *, single: bool) -> list[str]:

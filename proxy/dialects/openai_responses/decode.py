@@ -55,6 +55,8 @@ _ARGUMENTS = frozenset({"arguments", "input", "delta"})
 _TOOL_CALL = "tool_call"  # what some relays call a function_call
 _INCOMPLETE = {"content_filter": "content_filter"}  # other reasons are limits: max_output_tokens, max_tokens ...
 
+_MAX_ITEMS = 1024  # of a reply; each new one is compared with those before it
+
 _Path = tuple[str | int, ...]
 
 
@@ -82,30 +84,36 @@ class _Item:
         if self.contradicts(entry):
             return False
         for mine, key in ((self.call_id, "call_id"), (self.id, "id")):
-            other = _word(entry.get(key))
+            other = _id(entry.get(key))
             if mine and other:
                 return mine == other
         return True
 
     def is_announced(self, entry: dict[str, Any]) -> bool:
-        """Whether `entry`, of a call, announces this item again: each announcement is a call of its own, but for one
-        with the same name and ids, or with one of them while the call goes on."""
-        pairs = [(self.id, _word(entry.get("id"))), (self.call_id, _word(entry.get("call_id")))]
-        if self.name != _word(entry.get("name")) or any(a and b and a != b for a, b in pairs):
+        """Whether `entry`, of a call, announces this item again. Each announcement is a call of its own, but for one
+        that names it the same: with both ids, or with one of them while the call goes on, or before its arguments."""
+        item_id, call_id = _id(entry.get("id")), _id(entry.get("call_id"))
+        if self.name != _word(entry.get("name")) or (self.call_id and call_id and self.call_id != call_id):
             return False
-        same = [bool(a and a == b) for a, b in pairs]
-        return all(same) or (not self.closed and (any(same) or not self.fragments))
+        same_call = call_id != "" and call_id == self.call_id
+        begun = bool(self.fragments or self.first)
+        if item_id and item_id == self.id:
+            return same_call or not self.closed
+        other_id = bool(item_id and self.id)
+        if same_call:
+            return not self.closed and not (begun and other_id)
+        return not (self.closed or begun or other_id)
 
     def contradicts(self, entry: dict[str, Any]) -> bool:
         """Whether `entry` has another id and another name: some backends give all calls one call_id."""
-        pairs = ((self.id, _word(entry.get("id"))), (self.name, _word(entry.get("name"))))
+        pairs = ((self.id, _id(entry.get("id"))), (self.name, _word(entry.get("name"))))
         return all(mine and other and mine != other for mine, other in pairs)
 
     def likeness(self, entry: dict[str, Any]) -> tuple[bool, ...]:
         """What `entry` has in common with this item, the surest sign first."""
         call = CALL_BY_ITEM.get(self.kind)
         same_arguments = call is not None and entry.get(call.field) == "".join(self.fragments)
-        return self.id == _word(entry.get("id")), self.name == _word(entry.get("name")), not self.closed, same_arguments
+        return self.id == _id(entry.get("id")), self.name == _word(entry.get("name")), not self.closed, same_arguments
 
 
 class ResponsesDecoder:
@@ -290,6 +298,8 @@ class ResponsesDecoder:
     # --- which item --------------------------------------------------------------------------------------------
 
     def _new(self, index: Any, kind: str) -> _Item:
+        if len(self._items) == _MAX_ITEMS:
+            raise BadEvent(f"more than {_MAX_ITEMS} output items")
         item = _Item(len(self._items), kind)
         self._items.append(item)
         if _is_index(index):
@@ -298,7 +308,7 @@ class ResponsesDecoder:
 
     def _find(self, event: dict[str, Any], kind: str) -> _Item:
         """The item that an event of a text or a call belongs to; `kind` is the item's type ("": any)."""
-        index, item_id = event.get("output_index"), _word(event.get("item_id"))
+        index, item_id = event.get("output_index"), _id(event.get("item_id"))
         item = self._by_index.get(index) if _is_index(index) else None
         fits = item is not None and (not kind or item.kind == kind)
         if item is None or not fits or (item_id and item.id != item_id):
@@ -341,13 +351,13 @@ class ResponsesDecoder:
 
     def _alike(self, entry: dict[str, Any], among: list[_Item] | None = None) -> _Item | None:
         """The item that has the entry's call_id, or its id; of several the one that is most alike."""
-        items = [i for i in (self._items if among is None else among) if i.kind == entry["type"]]
-        items = [i for i in items if not i.contradicts(entry)]
-        for key in ("call_id", "id"):
-            value = _word(entry.get(key))
-            named = [i for i in items if value and value == (i.call_id if key == "call_id" else i.id)]
-            if named:
-                return max(named, key=lambda item: item.likeness(entry))
+        items = self._items if among is None else among
+        call_id, item_id = _id(entry.get("call_id")), _id(entry.get("id"))
+        named = [i for i in items if i.call_id == call_id] if call_id else []
+        for found in (named, [i for i in items if i.id == item_id] if item_id else []):
+            fitting = [i for i in found if i.kind == entry["type"] and not i.contradicts(entry)]
+            if fitting:
+                return fitting[0] if len(fitting) == 1 else max(fitting, key=lambda item: item.likeness(entry))
         return None
 
     # --- announced and done ------------------------------------------------------------------------------------
@@ -356,7 +366,7 @@ class ResponsesDecoder:
         if item.head is not None:
             return []
         item.head = entry
-        item.id = item.id or _word(entry.get("id"))
+        item.id = item.id or _id(entry.get("id"))
         call = CALL_BY_ITEM.get(item.kind)
         if call is not None:
             delta = CallDelta(0, key=item.key, kind=call.kind)
@@ -379,7 +389,7 @@ class ResponsesDecoder:
         """The whole of an item, in its done event, in the final response or in a plain reply. `again`: it was there
         before the final response told it."""
         item.head = item.head or entry
-        item.id = item.id or _word(entry.get("id"))
+        item.id = item.id or _id(entry.get("id"))
         item.status = _word(entry.get("status"))
         call = CALL_BY_ITEM.get(item.kind)
         if call is not None:
@@ -446,12 +456,12 @@ class ResponsesDecoder:
     def _name_call(self, item: _Item, delta: CallDelta, entry: dict[str, Any]) -> None:
         """Identity of a call: of each field the first that came stands."""
         call_id = entry.get("call_id")
-        if isinstance(call_id, int) and not isinstance(call_id, bool):
-            call_id = str(call_id)
+        if type(call_id) is int:
             self._note(Quirk.ID_NUMBER)
-        if _word(call_id) and not item.call_id:
-            item.call_id = delta.call_id = _word(call_id)
-        elif _word(call_id) and call_id != item.call_id:
+        call_id = _id(call_id)
+        if call_id and not item.call_id:
+            item.call_id = delta.call_id = call_id
+        elif call_id and call_id != item.call_id:
             self._note(Quirk.ID_CHANGED)
         if _word(entry.get("name")) and not item.name:
             item.name = delta.name = _word(entry["name"])
@@ -525,13 +535,17 @@ class ResponsesDecoder:
     def _output(self, entries: Sequence[Any], path: _Path) -> list[Delta]:
         """The final items, matched with those that came in events; what did not come yet is given now."""
         out: list[Delta] = []
+        if len(entries) > _MAX_ITEMS:
+            raise BadEvent(f"more than {_MAX_ITEMS} output items")
         left = list(self._items)
+        ids = {_id(entry.get("id")) for entry in entries if isinstance(entry, dict)}
         streamed = "".join("".join(texts) for item in left for texts in item.texts.values())
         for position, entry in enumerate(entries):
             if not entry:
                 continue
             entry = self._mended(entry)
-            item = self._match(left, position, entry)
+            others = ids - {_id(entry.get("id"))}
+            item = self._match([i for i in left if not i.id or i.id not in others], position, entry)
             again = item is not None
             if item is not None:
                 left.remove(item)
@@ -705,6 +719,13 @@ def _is_index(value: Any) -> TypeGuard[int]:
 
 def _index(value: Any) -> int:
     return value if _is_index(value) else 0
+
+
+def _id(value: Any) -> str:
+    """An id; a number is its text, and the word null is none."""
+    if type(value) is int:
+        return str(value)
+    return value if isinstance(value, str) and value != "null" else ""
 
 
 def _word(value: Any) -> str:
