@@ -80,6 +80,10 @@ ROWS = {
         [d(None, None, "get_tide"), d(None, None, "get_tide", '{"a"'), d(None, None, "get_tide", ":1}")],
         [("", "get_tide", A)],
     ),
+    "no index, the name again with the first arguments and a late id: the call in progress": (
+        [d(None, None, "get_tide", ""), d(None, "x", "get_tide", A)],
+        [("x", "get_tide", A)],
+    ),
     "no index, the name again behind the arguments: nothing": (
         [d(None, "x", "get_tide", A), d(None, None, "get_tide", "")],
         [("x", "get_tide", A)],

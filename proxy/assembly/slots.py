@@ -253,9 +253,9 @@ class Slots:
         if current is None:
             return self._open(delta)
         if delta.name:
-            if delta.call_id:
-                return self._open(delta)
             same = self._same_name(current, delta.name)
+            if delta.call_id and (current.call_id or current.fragments or not same or _is_bare(delta)):
+                return self._open(delta)
             if same and current.complete and _is_bare(delta):
                 self._heads[None] = delta
                 current.note(Quirk.NAME_REPEATED)
