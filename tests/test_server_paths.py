@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from proxy.server.passthrough import _with_model
-from support.client import REQUEST, Client, ask, chat
+from support.client import REQUEST, Client, Reply, ask, chat
 from support.proxy import Proxy, metric
 from support.upstream import Conversation, Script, Upstream, says
 
@@ -188,6 +188,89 @@ def test_a_json_body_goes_where_its_model_leads_or_nowhere(
             assert other.seen == []
 
     uvloop.run(main())
+
+
+async def asked(head: str, body: bytes) -> tuple[Reply, list[bytes], list[bytes]]:
+    """The reply, and what came to the backend of the route v/* and to the one of the route *."""
+    routes = [{"models": ["v/*"], "backends": ["b1"], "strip_prefix": "v/"}, {"models": ["*"], "backends": ["b0"]}]
+    async with (
+        Upstream(echo) as other,
+        Upstream(echo) as meant,
+        Proxy(other.url, meant.url, routes=routes) as proxy,
+        Client(proxy.port) as client,
+    ):
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n{head}\r\n"
+        await client.send(head.encode() + body)
+        reply = await client.rest(await client.head())
+        return reply, [request.body for request in meant.seen], [request.body for request in other.seen]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "content-type: text/plain\r\ncontent-encoding: identity\r\n",
+        "content-encoding:\r\n",
+        "content-type: image/png\r\n",
+        "content-type: application/x-json\r\n",
+        "content-type: application/json, text/plain\r\n",
+        "content-type: multipart/form-data; boundary=b\r\n",
+    ],
+)
+def test_whatever_json_is_called_it_goes_where_its_model_leads(head: str) -> None:
+    for body, becomes in (
+        (b'\n{"model":"v/one","n":1e2}\n', b'\n{"model":"one","n":1e2}\n'),
+        (b'{"model":"v/one","input":' + b"[" * 300 + b"]" * 300 + b"}", None),
+        (b'\xef\xbb\xbf{"model":"v/one"}', None),
+    ):
+        reply, meant, other = uvloop.run(asked(head, body))
+        assert (reply.status, meant, other) == ((200, [becomes], []) if becomes else (400, [], []))
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/jsonl", "application/rtf", "image/png", "multipart/form-data; boundary=b"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"v/one"}\n{"model":"v/two"}\n',
+        b'{"model":"v/one"}\n' * 70_000 + b"," * 1_000_000,
+        rb"{\rtf1\ansi{\fonttbl\f0 Arial;}\f0 Hello}",
+        b"{\x00\xff\xfe",
+        b'{"model',
+        b"\xef\xbb\xbf",
+    ],
+    ids=["lines", "many lines", "rtf", "binary", "cut", "bom"],
+)
+def test_what_only_begins_like_json_is_passed_on_as_it_is(kind: str, body: bytes) -> None:
+    reply, meant, other = uvloop.run(asked(f"content-type: {kind}\r\n", body))
+    assert (reply.status, meant, other == [body]) == (200, [], True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "content-type: image/png\r\ncontent-type: application/json\r\n",
+        "content-type: application/json\r\nContent-Type: text/plain\r\n",
+        "content-type: application/json\r\ncontent-encoding: identity\r\ncontent-encoding: gzip\r\n",
+    ],
+)
+def test_what_describes_a_body_is_said_once(head: str) -> None:
+    reply, meant, other = uvloop.run(asked(head, b'{"model":"v/one"}'))
+    assert (reply.status, reply.error["code"], meant, other) == (400, "invalid_request", [], [])
+    assert "is sent more than once" in reply.error["message"]
+
+
+@pytest.mark.parametrize("last", [b"5", b"null", b'""', b'{"a":1}'])
+@pytest.mark.parametrize("key", [b"model", b"mod\\u0065l"])
+def test_a_model_that_only_some_parsers_would_read_is_refused(last: bytes, key: bytes) -> None:
+    reply, meant, other = uvloop.run(
+        asked("content-type: application/json\r\n", b'{"model":"v/one","%b":%b}' % (key, last))
+    )
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_request", "model")
+    assert meant == other == []
+    for body in (b'{"model":%b}' % last, b'{"model":%b,"%b":%b}' % (last, key, last)):
+        reply, meant, other = uvloop.run(asked("content-type: application/json\r\n", body))
+        assert (reply.status, meant, other) == (200, [], [body])
 
 
 def test_a_compressed_json_body_is_refused_and_another_one_passed_on() -> None:

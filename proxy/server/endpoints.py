@@ -156,9 +156,13 @@ def check_values(body: bytes) -> None:
         raise limit_fault("max_request_values", MAX_REQUEST_VALUES, what, status=413)
 
 
-def check_encoding(headers: Headers) -> None:
+def is_encoded(headers: Headers) -> bool:
     coding = header(headers, b"content-encoding")
-    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+    return coding is not None and coding.strip().lower() not in (b"", b"identity")
+
+
+def check_encoding(headers: Headers) -> None:
+    if is_encoded(headers):
         raise Fault(FaultKind.INVALID_REQUEST, "the request's body is compressed; send it as it is", status=415)
 
 

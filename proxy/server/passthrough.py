@@ -23,6 +23,7 @@ from proxy.server.endpoints import (
     entry_of,
     find_route,
     header,
+    is_encoded,
     read_body,
     too_large,
 )
@@ -32,7 +33,7 @@ from proxy.server.limits import Ticket
 from proxy.server.respond import ClientGone, header_block, read_some, respond
 from proxy.server.state import Service, clock
 from proxy.server.upstream import Headers, Reply, request_headers, response_headers
-from proxy.wire.jsondoc import NotJson, dump, load
+from proxy.wire.jsondoc import NotJson, TooDeep, dump, load
 from proxy.wire.jsonscan import has_more_values, member_spans
 
 # A path goes upstream behind the backend's base URL, so it is taken only as plain segments: no dot segments, no
@@ -56,7 +57,10 @@ _RESPONSE_HEADERS = frozenset(
 _JSON = frozenset({b"application/json", b"text/json"})
 # What HTTP libraries write by themselves, whatever the body is.
 _UNTOLD = frozenset({b"", b"application/octet-stream", b"application/x-www-form-urlencoded", b"text/plain"})
-_BEFORE_JSON = b" \t\r\n\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"
+_BEFORE_JSON = b" \t\r\n" + _BOM
+# In lines of JSON, and in no single document: a string has no raw line end in it.
+_BETWEEN_LINES = (b"}\n{", b"}\r\n{")
 
 T = TypeVar("T")
 
@@ -106,28 +110,53 @@ class Passthrough:
         headers: Headers = scope["headers"]
         limit = config.limits.max_request_bytes
         check_length(headers, limit)
+        _check_said_once(headers)
         kind = (header(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
         upload = _Upload(receive, limit, config.limits.body_s, entry)
-        if kind in _JSON or kind.endswith(b"+json"):
+        is_json = kind in _JSON or kind.endswith(b"+json")
+        if is_json:
             body = await read_body(scope, receive, config)
             entry.unread = False
-        elif kind in _UNTOLD and header(headers, b"content-encoding") is None and await upload.begins_like_json():
+        elif not is_encoded(headers) and await upload.begins_like_json():
             body = await upload.whole()
+            if kind not in _UNTOLD and any(between in body for between in _BETWEEN_LINES):
+                return body, None
             check_values(body)
         else:
             return upload, None
-        entry.model = _model_of(body)
+        try:
+            entry.model = _model_of(body)
+        except NotJson as error:
+            # Called something else, it may be a text or a binary that begins with a brace.
+            if is_json or kind in _UNTOLD or isinstance(error, TooDeep) or body.startswith(_BOM):
+                raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
         return body, entry.model or None
 
 
+def _check_said_once(headers: Headers) -> None:
+    """Raises Fault: what is looked at here must be what the backend goes by."""
+    for name in (b"content-type", b"content-encoding"):
+        if sum(field == name for field, _ in headers) > 1:
+            raise Fault(FaultKind.INVALID_REQUEST, f"{name.decode()} is sent more than once; send it once")
+
+
 def _model_of(body: bytes) -> str:
-    """The model that a JSON body names, or "". Raises Fault (INVALID_JSON)."""
-    try:
-        document = load(body) if body else None
-    except NotJson as error:
-        raise Fault(FaultKind.INVALID_JSON, f"the request body is no JSON: {error}") from None
-    model = document.get("model") if isinstance(document, dict) else None
-    return model if isinstance(model, str) else ""
+    """The model that a JSON body names, or "". Raises NotJson; Fault where parsers differ on whether it names one."""
+    document = load(body) if body else None
+    if not isinstance(document, dict) or "model" not in document:
+        return ""
+    model = document["model"]
+    if isinstance(model, str) and model:
+        return model
+    # Of doubled keys some parsers take the first.
+    if any(body[begin] == ord('"') and end - begin > len('""') for begin, end in _models(body)):
+        raise Fault(FaultKind.INVALID_REQUEST, "model is given twice, and not as a name each time", param="model")
+    return ""
+
+
+def _models(body: bytes) -> list[tuple[int, int]]:
+    """Where the values of the object's own keys `model` stand. ValueError for no object."""
+    return member_spans(body.decode("latin-1"), "model")  # one character a byte
 
 
 def _with_model(body: bytes, named: str, model: str) -> bytes:
@@ -137,7 +166,7 @@ def _with_model(body: bytes, named: str, model: str) -> bytes:
     """
     if model == named and body.count(b"model") == 1 and b"\\u" not in body:
         return body
-    spans = member_spans(body.decode("latin-1"), "model")  # one character a byte
+    spans = _models(body)
     if model == named and len(spans) == 1:
         return body
     source = dump(model)

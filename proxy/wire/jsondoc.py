@@ -45,6 +45,10 @@ class NotJson(ValueError):
     """The bytes are no JSON document, nor several."""
 
 
+class TooDeep(NotJson):
+    """They may be: nested so deep that they are not read."""
+
+
 def load(data: bytes, *, strict: bool = False) -> Any:
     """The one document in `data`, integers exact. Raises NotJson; `strict`: also for NaN, Infinity and numbers that no
     double holds, which are null else.
@@ -76,7 +80,7 @@ def checked(document: Any, data: bytes) -> Any:
 def _shallow(text: str) -> str:
     """`text`, unless its brackets are nested so deep that a parser or a writer would give up. Raises NotJson."""
     if len(text) > 2 * MAX_LEVELS and is_deeper(text, MAX_LEVELS):
-        raise NotJson(_TOO_DEEP)
+        raise TooDeep(_TOO_DEEP)
     return text
 
 
@@ -183,7 +187,7 @@ def _read(text: str, at: int, found: list[Any]) -> int:
     try:
         value, end = _DECODER.raw_decode(text, at)
     except RecursionError:
-        raise NotJson(_TOO_DEEP) from None
+        raise TooDeep(_TOO_DEEP) from None
     except ValueError:
         _shallow(text[at:])  # how deep the parser gets depends on the stack that it is called on: say the same for all
         raise
