@@ -113,7 +113,10 @@ class _Item:
         """What `entry` has in common with this item, the surest sign first."""
         call = CALL_BY_ITEM.get(self.kind)
         same_arguments = call is not None and entry.get(call.field) == "".join(self.fragments)
-        return self.id == _id(entry.get("id")), self.name == _word(entry.get("name")), not self.closed, same_arguments
+        ids = [(self.call_id, _id(entry.get("call_id"))), (self.id, _id(entry.get("id")))]
+        consistent = not any(mine and other and mine != other for mine, other in ids)
+        equal = [mine == other for mine, other in ids]
+        return consistent, *equal, self.name == _word(entry.get("name")), not self.closed, same_arguments
 
 
 class ResponsesDecoder:
@@ -325,10 +328,21 @@ class ResponsesDecoder:
             else:
                 self._note(Quirk.ITEM_UNANNOUNCED)
                 item = self._new(index, kind)
+        if item.closed and kind in CALL_BY_ITEM and self._is_of_another(item, event):
+            self._note(Quirk.ITEM_UNANNOUNCED)
+            item = self._new(index, kind)
         if item_id and item.id and item.id != item_id:
             self._note(Quirk.ITEM_ID_CHANGED)
         item.id = item.id or item_id
         return item
+
+    def _is_of_another(self, item: _Item, event: dict[str, Any]) -> bool:
+        """Whether an event behind the end of a call has another item's id or index, and says another text."""
+        index, item_id = event.get("output_index"), _id(event.get("item_id"))
+        elsewhere = _is_index(index) and self._by_index.get(index) is not item
+        if not elsewhere and not (item_id and item.id and item.id != item_id):
+            return False
+        return event.get(CALL_BY_ITEM[item.kind].field) != "".join(item.fragments)
 
     def _place(self, event: dict[str, Any], entry: dict[str, Any], *, ends: bool) -> _Item:
         """The item that an announcement, or a done event, is about; a new one where none fits."""
@@ -353,12 +367,11 @@ class ResponsesDecoder:
         """The item that has the entry's call_id, or its id; of several the one that is most alike."""
         items = self._items if among is None else among
         call_id, item_id = _id(entry.get("call_id")), _id(entry.get("id"))
-        named = [i for i in items if i.call_id == call_id] if call_id else []
-        for found in (named, [i for i in items if i.id == item_id] if item_id else []):
-            fitting = [i for i in found if i.kind == entry["type"] and not i.contradicts(entry)]
-            if fitting:
-                return fitting[0] if len(fitting) == 1 else max(fitting, key=lambda item: item.likeness(entry))
-        return None
+        named = [i for i in items if (call_id and i.call_id == call_id) or (item_id and i.id == item_id)]
+        fitting = [i for i in named if i.kind == entry["type"] and not i.contradicts(entry)]
+        if len(fitting) > 1:
+            return max(fitting, key=lambda item: item.likeness(entry))
+        return fitting[0] if fitting else None
 
     # --- announced and done ------------------------------------------------------------------------------------
 
