@@ -309,6 +309,11 @@ FINDINGS = [
         "ollama-chat",
         b'{}\n{"model": "",\n "message": {"role": 0, "content": "<|DSML|function_calls>"}}',
     ),
+    (
+        "a first text that was held, in another envelope and without a role",
+        "openai-chat",
+        TOOLS + (EVENT % (b"1", b"</fun")).replace(b'"model":"m"', b'"model":""') * 3,
+    ),
     ("an event of just its limit", "framing", b"sse 8\ndata: xx\n\n"),
     ("an element behind white space", "framing", b"array 3\n[    1,2]"),
     ("a document over several lines whose second is long", "framing", b"body-lines 12\n{\n" + b" " * 12 + b'"a": 1}'),

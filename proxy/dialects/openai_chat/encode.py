@@ -101,9 +101,8 @@ class ChatStreamEncoder(_Base):
 
     def piece(self, piece: Piece) -> bytes:
         if piece.raw is not None:
-            role = b"" if piece.choice in self._roles else self._role(piece.choice)
             if self._verbatim:
-                return role + b"data: " + one_line(piece.raw) + b"\n\n"
+                return self._role(piece.choice) + b"data: " + one_line(piece.raw) + b"\n\n"
             piece = whole_piece(piece)  # the reply began with another envelope
         piece = self._own(piece)
         if piece.choice < 0:
