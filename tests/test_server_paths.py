@@ -168,29 +168,25 @@ def test_a_json_body_goes_where_its_model_leads_or_nowhere(
     kind: str | None, body: bytes, becomes: bytes | None
 ) -> None:
     async def main() -> None:
-        routes = [{"models": ["v/*"], "backends": ["b1"], "strip_prefix": "v/"}, {"models": ["*"], "backends": ["b0"]}]
-        async with (
-            Upstream(echo) as other,
-            Upstream(echo) as meant,
-            Proxy(other.url, meant.url, routes=routes) as proxy,
-            Client(proxy.port) as client,
-        ):
-            head = "POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
-            head += f"Content-Type: {kind}\r\n\r\n" if kind else "\r\n"
-            chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (body[:1], body[1:9], body[9:], b"")]
-            await client.send(head.encode() + b"".join(chunks))
-            reply = await client.rest(await client.head())
-            if becomes is None:
-                assert (reply.status, reply.error["code"]) == (400, "invalid_json")
-            else:
-                assert reply.status == 200
-            assert [request.body for request in meant.seen] == ([] if becomes is None else [becomes])
-            assert other.seen == []
+        head = "Transfer-Encoding: chunked\r\n" + (f"Content-Type: {kind}\r\n" if kind else "")
+        chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (body[:1], body[1:9], body[9:], b"")]
+        reply, meant, other = await posted(head, b"".join(chunks))
+        if becomes is None:
+            assert (reply.status, reply.error["code"]) == (400, "invalid_json")
+        else:
+            assert reply.status == 200
+        assert meant == ([] if becomes is None else [becomes])
+        assert other == []
 
     uvloop.run(main())
 
 
 async def asked(head: str, body: bytes) -> tuple[Reply, list[bytes], list[bytes]]:
+    """As of `posted`, for a body of a length."""
+    return await posted(f"Content-Length: {len(body)}\r\n{head}", body)
+
+
+async def posted(head: str, body: bytes) -> tuple[Reply, list[bytes], list[bytes]]:
     """The reply, and what came to the backend of the route v/* and to the one of the route *."""
     routes = [{"models": ["v/*"], "backends": ["b1"], "strip_prefix": "v/"}, {"models": ["*"], "backends": ["b0"]}]
     async with (
@@ -199,8 +195,7 @@ async def asked(head: str, body: bytes) -> tuple[Reply, list[bytes], list[bytes]
         Proxy(other.url, meant.url, routes=routes) as proxy,
         Client(proxy.port) as client,
     ):
-        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n{head}\r\n"
-        await client.send(head.encode() + body)
+        await client.send(f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode() + body)
         reply = await client.rest(await client.head())
         return reply, [request.body for request in meant.seen], [request.body for request in other.seen]
 

@@ -11,6 +11,7 @@ import jsonschema_rs
 
 from fuzz import mutate
 from fuzz.common import head_and_body, number_of
+from fuzz.inputs import is_json
 from fuzz.response import strict
 from proxy.checks.judge import is_cheap, judge
 from proxy.model.calls import CallCheck, Verdict
@@ -33,7 +34,7 @@ def check(data: bytes) -> None:
     number = number_of(words, 0) % len(_SCHEMAS)
     schema = None if _SCHEMAS[number] is None else json.dumps(_SCHEMAS[number]).encode()
     texts = body.decode("utf-8", "replace").split("\x00")
-    objects = tuple("objects" in words and _is_json(text) for text in texts)
+    objects = tuple("objects" in words and is_json(text) for text in texts)
     call = CallCheck(0, tuple(texts), objects, schema, repair="repair" in words)
     is_cheap(call)
     found = judge(call)
@@ -69,14 +70,6 @@ def _same_data(source: str, text: str) -> None:
     if any(control.match(word) for word in theirs) or "\\" in source:
         return  # escapes that were written for raw characters
     assert tail == theirs, f"a repair changed data: {ours[:20]} {theirs[:20]}"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _is_strict(text: str) -> bool:

@@ -142,6 +142,14 @@ class Input:
         return [whole[a:b] for a, b in pairwise(edges)]
 
 
+def is_json(text: str | bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def split_events(body: bytes) -> list[bytes]:
     """The body in pieces that a backend would write at once: events, or lines. Joined they are the body again."""
     if b"data:" not in body[:4_096] and b"\n\n" not in body:

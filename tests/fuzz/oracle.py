@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from casefile import Reply
-from fuzz.inputs import Input, plain
+from fuzz.inputs import Input, is_json, plain
 from proxy.model.requests import Request
 
 Said = tuple[str, bool]  # the text, and whether a final event or a finish reason confirmed the end
@@ -77,19 +77,11 @@ def _never_proven(body: bytes, dialect: str) -> bool:
     streams = {"gemini": b"[", "ollama-chat": b"{"}
     if head[:1] in (b"{", b"[") and head[:1] != streams.get(dialect):
         return False  # one whole document proves itself
-    if dialect == "ollama-chat" and head[:1] == b"{" and not _is_json(head.partition(b"\n")[0]):
+    if dialect == "ollama-chat" and head[:1] == b"{" and not is_json(head.partition(b"\n")[0]):
         return False  # one document too, over several lines
     if dialect == "anthropic-messages" and _MESSAGE.search(body) is not None:
         return False
     return b"\\u" not in body and not any(word in body for word in PROOFS[dialect])
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _documents(body: bytes, dialect: str) -> list[Any]:
